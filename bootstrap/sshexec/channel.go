@@ -1,0 +1,204 @@
+package sshexec
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Channel is a net.Conn whose other end is a remote command: writes are its
+// stdin, reads its stdout. It is meant to carry gRPC. Deadlines and Close act at
+// once also when the peer is stalled, which x/crypto's channels cannot; for that
+// it has a send and a receive buffer of 64 KiB each, as a socket has.
+type Channel struct {
+	remote *remote
+	addr   string
+	rx, tx *buffer
+	stderr tail
+
+	mu   sync.Mutex
+	late *time.Timer // set by Close: ends the lingering
+}
+
+var _ net.Conn = (*Channel)(nil)
+
+const (
+	channelBuffer = 64 << 10
+	// lingerAfterEOF is how long Read waits behind the end of stdout for the reason
+	// of it, which a healthy server sends right away.
+	lingerAfterEOF = time.Second
+	// lingerOnClose is how long Close leaves the server to take what is written.
+	lingerOnClose = 5 * time.Second
+)
+
+// ExitError is what Read returns at the end of stdout of a command that failed.
+type ExitError struct {
+	Exit   Exit
+	Stderr []byte // the last MaxStderrTail bytes
+}
+
+func (e *ExitError) Error() string {
+	if len(e.Stderr) == 0 {
+		return "remote command: " + e.Exit.String()
+	}
+	lines := strings.Split(strings.TrimSpace(string(e.Stderr)), "\n")
+	return fmt.Sprintf("remote command: %s: %s", e.Exit, lines[len(lines)-1])
+}
+
+// Channel starts a command and returns the connection to it. ctx bounds the start
+// only.
+func (c *Conn) Channel(ctx context.Context, cmd string) (*Channel, error) {
+	p, err := c.open(ctx, cmd, nil)
+	if err != nil {
+		return nil, err
+	}
+	ch := &Channel{remote: p, addr: c.addr, rx: newBuffer(), tx: newBuffer()}
+	for _, pump := range []func(){ch.receive, ch.send, ch.collect} {
+		if !c.start(pump) {
+			_ = p.channel.Close()
+			return nil, c.closedError()
+		}
+	}
+	return ch, nil
+}
+
+// receive moves stdout to rx to its end, also after Close, so that the window
+// stays open and the server's answer to our close is seen.
+func (ch *Channel) receive() {
+	buf := make([]byte, 8<<10)
+	for {
+		n, err := ch.remote.channel.Read(buf)
+		_, _ = ch.rx.put(buf[:n], false) // after Close it is thrown away
+		if err != nil {
+			break
+		}
+	}
+	linger := time.NewTimer(lingerAfterEOF)
+	defer linger.Stop()
+	end := io.EOF
+	select {
+	case <-ch.remote.over:
+		if ch.remote.err != nil {
+			end = ch.remote.err
+		} else if !ch.remote.exit.OK() {
+			end = &ExitError{Exit: ch.remote.exit, Stderr: ch.stderr.bytes()}
+		}
+	case <-linger.C:
+	}
+	ch.rx.finish(end)
+	<-ch.remote.over
+	ch.tx.abandon(io.ErrClosedPipe) // nobody is left to write to
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if ch.late != nil {
+		ch.late.Stop()
+	}
+}
+
+// send moves tx to stdin. A half-close closes stdin, a close the channel; it goes
+// on until the channel is closed or over.
+func (ch *Channel) send() {
+	for {
+		data, err := ch.tx.takeAll()
+		switch {
+		case err == io.EOF:
+			_ = ch.remote.channel.CloseWrite() // the command may have ended
+		case err != nil:
+			_ = ch.remote.channel.CloseWrite()
+			_ = ch.remote.channel.Close()
+			return
+		default:
+			if _, err := ch.remote.channel.Write(data); err != nil {
+				ch.tx.abandon(io.ErrClosedPipe)
+			}
+		}
+	}
+}
+
+func (ch *Channel) collect() {
+	_, _ = io.Copy(&ch.stderr, ch.remote.channel.Stderr()) // a tail never fails
+}
+
+// Read reads stdout. At its end it returns io.EOF if the command succeeded or
+// still runs, an ExitError if it failed, or the connection's *Error.
+func (ch *Channel) Read(p []byte) (int, error) {
+	n, err := ch.rx.take(p)
+	return n, ch.opError("read", err)
+}
+
+// Write puts p in the send buffer, waiting for room.
+func (ch *Channel) Write(p []byte) (int, error) {
+	n, err := ch.tx.put(p, true)
+	return n, ch.opError("write", err)
+}
+
+// CloseWrite closes the command's stdin after what is buffered.
+func (ch *Channel) CloseWrite() error {
+	ch.tx.finish(io.EOF)
+	return nil
+}
+
+// Close ends the channel and with it the command's streams; what is buffered is
+// still sent, for 5 s at most. It does not wait.
+func (ch *Channel) Close() error {
+	if !ch.rx.abandon(net.ErrClosed) {
+		return nil // closed before
+	}
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	select {
+	case <-ch.remote.over:
+	default:
+		// x/crypto drops the second of two closes.
+		ch.late = time.AfterFunc(lingerOnClose, func() { _ = ch.remote.channel.Close() })
+	}
+	ch.tx.finish(net.ErrClosed)
+	return nil
+}
+
+// Wait waits for the command's end.
+func (ch *Channel) Wait(ctx context.Context) (Exit, error) {
+	select {
+	case <-ch.remote.over:
+		return ch.remote.exit, ch.remote.err
+	case <-ctx.Done():
+		return Exit{}, context.Cause(ctx)
+	}
+}
+
+// Stderr is the last 16 KiB the command wrote there so far.
+func (ch *Channel) Stderr() []byte { return ch.stderr.bytes() }
+
+type channelAddr string
+
+func (channelAddr) Network() string  { return "ssh" }
+func (a channelAddr) String() string { return string(a) }
+
+func (ch *Channel) LocalAddr() net.Addr  { return channelAddr("local") }
+func (ch *Channel) RemoteAddr() net.Addr { return channelAddr(ch.addr) }
+
+func (ch *Channel) SetDeadline(t time.Time) error {
+	_ = ch.SetReadDeadline(t) // neither can fail
+	return ch.SetWriteDeadline(t)
+}
+
+func (ch *Channel) SetReadDeadline(t time.Time) error {
+	ch.rx.setDeadline(t)
+	return nil
+}
+
+func (ch *Channel) SetWriteDeadline(t time.Time) error {
+	ch.tx.setDeadline(t)
+	return nil
+}
+
+func (ch *Channel) opError(op string, err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	return &net.OpError{Op: op, Net: "ssh", Addr: ch.RemoteAddr(), Err: err}
+}

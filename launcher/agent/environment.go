@@ -1,0 +1,234 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ephemeral-launcher/launcher/launcher/control"
+)
+
+// rdzvConf makes torchrun quick where the head decides: no node of a c10d rendezvous is its host, and a round is
+// complete when all are there, which torch/distributed/elastic/rendezvous/dynamic_rendezvous.py waits out otherwise.
+const rdzvConf = "is_host=0,read_timeout=900,join_timeout=3600,last_call_timeout=1"
+
+// rankEnvironment is the environment of one rank process, or of torchrun. Later entries win, and ours come last: a
+// job that sets RANK does not know its rank.
+//
+// The names and values are those of torch/distributed/elastic/agent/server/local_elastic_agent.py, and for torchrun
+// PET_ and an option's name as in torch/distributed/argparse_util.py.
+func (a *Agent) rankEnvironment(s *control.Start, local uint32) []string {
+	env := environment{}
+	env.addAll(a.o.Environ)
+	env.addMap(s.Env)
+	env.addMap(s.Secrets)
+	generation := strconv.FormatUint(s.World.GetGeneration(), 10)
+	run := a.o.Join.Run
+	port := portOf(a.o.Store.Addr())
+	own := &control.Member{}
+	for _, m := range s.World.GetMembers() {
+		if m.Node == a.o.Join.Node {
+			own = m
+		}
+	}
+	if s.Checkpoint != "" {
+		env["LAUNCHER_CHECKPOINT"] = a.inWorkdir(s.Checkpoint)
+	}
+	if a.o.API != nil {
+		env["LAUNCHER_API"] = "http://" + a.o.API.Addr().String()
+		env["LAUNCHER_API_TOKEN"] = a.token
+	}
+	env.addMap(map[string]string{
+		"LAUNCHER_RUN":         run,
+		"LAUNCHER_NODE":        a.o.Join.Node,
+		"LAUNCHER_SLOT":        number(a.o.Join.Slot),
+		"LAUNCHER_GENERATION":  generation,
+		"LAUNCHER_NODE_ADDR":   own.Address,
+		"LAUNCHER_HOSTFILE":    a.path("run/hostfile"),
+		"LAUNCHER_NOTICE_FILE": a.path("run/notice.json"),
+		"LAUNCHER_SCRATCH":     a.path("scratch"),
+
+		"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+		"MASTER_ADDR":                        "127.0.0.1",
+		"MASTER_PORT":                        port,
+	})
+	if s.Procs > 1 {
+		// As torchrun does, lest every process starts a thread per core.
+		env.addDefault("OMP_NUM_THREADS", "1")
+	}
+	if s.Kind == control.RunKind_TORCHRUN {
+		for _, name := range []string{"PET_STANDALONE", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NODE_RANK"} {
+			delete(env, name)
+		}
+		env.addMap(map[string]string{
+			"PET_NNODES":           or(s.TorchrunNnodes, strconv.Itoa(len(s.World.GetMembers()))),
+			"PET_NPROC_PER_NODE":   number(s.Procs),
+			"PET_RDZV_BACKEND":     "c10d",
+			"PET_RDZV_ENDPOINT":    "127.0.0.1:" + port,
+			"PET_RDZV_ID":          or(s.TorchrunRdzvId, run+"-"+generation),
+			"PET_RDZV_CONF":        or(s.TorchrunRdzvConf, rdzvConf),
+			"PET_MAX_RESTARTS":     number(s.TorchrunMaxRestarts),
+			"PET_MONITOR_INTERVAL": "0.1",
+		})
+		if own.Address != "" {
+			env["PET_LOCAL_ADDR"] = own.Address
+		}
+		return env.list()
+	}
+	rank := s.FirstRank + local
+	env.addMap(map[string]string{
+		"RANK":                           number(rank),
+		"LOCAL_RANK":                     number(local),
+		"WORLD_SIZE":                     number(s.WorldSize),
+		"LOCAL_WORLD_SIZE":               number(s.Procs),
+		"GROUP_RANK":                     number(s.GroupRank),
+		"GROUP_WORLD_SIZE":               strconv.Itoa(len(s.World.GetMembers())),
+		"ROLE_NAME":                      "default",
+		"ROLE_RANK":                      number(rank),
+		"ROLE_WORLD_SIZE":                number(s.WorldSize),
+		"NODE_RANK":                      number(s.GroupRank),
+		"TORCHELASTIC_USE_AGENT_STORE":   "True",
+		"TORCHELASTIC_RESTART_COUNT":     number(s.Restarts),
+		"TORCHELASTIC_MAX_RESTARTS":      number(s.MaxRestarts),
+		"TORCHELASTIC_RUN_ID":            run,
+		"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+	})
+	return env.list()
+}
+
+// jobEnvironment is that of setup and of commands the user runs: the job's own, with what does not depend on a
+// generation.
+func (a *Agent) jobEnvironment(env ...map[string]string) []string {
+	e := environment{}
+	e.addAll(a.o.Environ)
+	for _, m := range env {
+		e.addMap(m)
+	}
+	e.addMap(map[string]string{
+		"LAUNCHER_RUN":     a.o.Join.Run,
+		"LAUNCHER_NODE":    a.o.Join.Node,
+		"LAUNCHER_SLOT":    number(a.o.Join.Slot),
+		"LAUNCHER_SCRATCH": a.path("scratch"),
+	})
+	return e.list()
+}
+
+type environment map[string]string
+
+func (e environment) addAll(list []string) {
+	for _, entry := range list {
+		if name, value, ok := strings.Cut(entry, "="); ok {
+			e[name] = value
+		}
+	}
+}
+
+func (e environment) addMap(m map[string]string) { maps.Copy(e, m) }
+
+func (e environment) addDefault(name, value string) {
+	if _, ok := e[name]; !ok {
+		e[name] = value
+	}
+}
+
+func (e environment) list() []string {
+	list := make([]string, 0, len(e))
+	for _, name := range slices.Sorted(maps.Keys(e)) {
+		list = append(list, name+"="+e[name])
+	}
+	return list
+}
+
+func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+
+func or(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+func portOf(addr net.Addr) string {
+	_, port, err := net.SplitHostPort(addr.String())
+	if err != nil {
+		return ""
+	}
+	return port
+}
+
+// writeHostfile lists the members as mpirun and DeepSpeed read it: "address slots=n". Callers hold mu.
+func (a *Agent) writeHostfile() error {
+	var b bytes.Buffer
+	for _, m := range a.world.Members {
+		fmt.Fprintf(&b, "%s slots=%d\n", m.Address, m.Procs)
+	}
+	return replaceFile(a.path("run/hostfile"), b.Bytes())
+}
+
+// writeNoticeFile shows the notices there are, this node's first; without any there is no file. Callers hold mu.
+func (a *Agent) writeNoticeFile() error {
+	file := a.path("run/notice.json")
+	notices := a.allNotices()
+	if len(notices) == 0 {
+		if err := os.Remove(file); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		return nil
+	}
+	b, err := json.Marshal(struct {
+		noticeView
+		Notices []noticeView `json:"notices"`
+	}{notices[0], notices})
+	if err != nil {
+		return err
+	}
+	return replaceFile(file, append(b, '\n'))
+}
+
+// noticeView is a notice as the API and the notice file show it.
+type noticeView struct {
+	Node     string    `json:"node"`
+	Slot     uint32    `json:"slot"`
+	Own      bool      `json:"own"` // of the node that reads it
+	Deadline time.Time `json:"deadline"`
+	Source   string    `json:"source"`
+}
+
+// allNotices are those of this node, seen by itself, and those the head told of. Callers hold mu.
+func (a *Agent) allNotices() []noticeView {
+	var views []noticeView
+	for _, id := range slices.Sorted(maps.Keys(a.notices)) {
+		n := a.notices[id]
+		views = append(views, noticeView{
+			Node: a.o.Join.Node, Slot: a.o.Join.Slot, Own: true,
+			Deadline: time.Unix(0, n.DeadlineUnixNs).UTC(), Source: n.Source,
+		})
+	}
+	for _, n := range a.world.Notices {
+		if n.Node == a.o.Join.Node && len(a.notices) > 0 {
+			continue
+		}
+		views = append(views, noticeView{
+			Node: n.Node, Slot: n.Slot, Own: n.Node == a.o.Join.Node,
+			Deadline: time.Unix(0, n.DeadlineUnixNs).UTC(), Source: n.Source,
+		})
+	}
+	return views
+}
+
+// replaceFile writes a file that appears, whole, by rename.
+func replaceFile(file string, data []byte) error {
+	temp := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".new")
+	if err := os.WriteFile(temp, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, file)
+}

@@ -1,0 +1,78 @@
+package launcher
+
+import (
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"github.com/ephemeral-launcher/launcher/launcher/head"
+	"github.com/ephemeral-launcher/launcher/launcher/jobspec"
+	"github.com/ephemeral-launcher/launcher/launcher/journal"
+	"github.com/ephemeral-launcher/launcher/providers"
+)
+
+type (
+	// Job is a parsed job file.
+	Job = jobspec.Job
+	// Event is one event of a run: the journal's, and what `launcher events -o json` prints.
+	Event = journal.Event
+	// LogLine is one line of output of a rank process or of setup.
+	LogLine = head.LogLine
+)
+
+// Options say how a job is run. The zero value of each field works.
+type Options struct {
+	// Home is the state folder; empty: $LAUNCHER_HOME, else $XDG_STATE_HOME/launcher, else ~/.local/state/launcher.
+	Home string
+	// RunID names the run; empty: NAME-xxxxxx. With the id of a living run Up attaches to it, with that of a finished one it returns the stored result.
+	RunID string
+	// Providers by name; nil: Builtin().
+	Providers map[string]providers.Provider
+	// Binaries has launcher and launcher-agent for every platform a node may have: OS-ARCH/NAME beside SHA256SUMS. nil: $LAUNCHER_BINARIES, else beside the executable.
+	Binaries fs.FS
+	// Env looks up the environment, for secrets; nil: os.LookupEnv.
+	Env func(name string) (string, bool)
+	// OnEvent is called for every event of the run, in order, from one goroutine at a time. It must not block for long.
+	OnEvent func(Event)
+	// OnLog is called for every line of output that reaches this process, likewise.
+	OnLog func(LogLine)
+	// Log takes diagnostics for developers; nil: discarded.
+	Log *slog.Logger
+}
+
+// Result is how a run ended.
+type Result struct {
+	Run string `json:"run"`
+	// Exit is what `launcher up` exits with: the job's own code where it has one, see the command's documentation.
+	Exit int `json:"exit"`
+	// JobExit is the job's own exit code; nil where it did not end by itself.
+	JobExit *int          `json:"job_exit,omitempty"`
+	Cause   journal.Cause `json:"cause"`
+	Text    string        `json:"text,omitempty"`
+	// Clean: a listing after the end showed nothing left. Left names what may still bill otherwise.
+	Clean       bool          `json:"clean"`
+	Left        []string      `json:"left,omitempty"`
+	SpendUSD    float64       `json:"spend_usd"`
+	Goodput     float64       `json:"goodput"`
+	Preemptions int           `json:"preemptions"`
+	Lost        int           `json:"lost"`
+	Generations int           `json:"generations"`
+	Duration    time.Duration `json:"duration"`
+	// Folder is the run's folder, Outputs where its outputs were copied to ("" where there are none), Logs the merged output file.
+	Folder  string `json:"folder"`
+	Outputs string `json:"outputs,omitempty"`
+	Logs    string `json:"logs,omitempty"`
+}
+
+// Exit codes of up, attach and wait besides the job's own 0 to 118; the first that applies.
+const (
+	ExitTeardownUnfinished = 124 // ids that may still bill, and the command that finishes it
+	ExitHandedOver         = 129 // interrupted, the teardown is the supervisor's
+	ExitInterrupted        = 130 // interrupted, or ended by `down`, and seen gone
+	ExitLimit              = 120 // a limit was reached
+	ExitNoCapacity         = 121 // no capacity, quota or valid credentials
+	ExitTooFew             = 122 // too few workers for longer than allowed
+	ExitUsage              = 123 // usage or job file; nothing was started
+	ExitLauncher           = 125 // another failure of the launcher
+	ExitJobOther           = 119 // the job ended by a signal or with a code ≥ 119
+)

@@ -1,0 +1,362 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/ephemeral-launcher/launcher/launcher/control"
+)
+
+const (
+	// bufferSize is the replay buffer of one direction of one stream, in bytes.
+	bufferSize = 256 << 10
+	// ackEvery is how many consumed bytes are acknowledged without waiting for data to ride on. It is well below
+	// bufferSize: a writer never waits for an acknowledgement that nobody sends.
+	ackEvery = 64 << 10
+	// segmentSize bounds the data of one stream in one frame, so that streams take turns; frameSize all of a frame.
+	segmentSize = 32 << 10
+	frameSize   = 64 << 10
+	// maxStreams bounds what the processes of one node can make the other side hold.
+	maxStreams = 8192
+)
+
+// Flags of control.Segment.
+const (
+	flagOpen = 1 << iota
+	flagFin
+	flagStop
+	flagReset
+)
+
+var (
+	// ErrReset is what reading and writing a stream gives after either side has reset it.
+	ErrReset = errors.New("tunnel stream reset")
+	// ErrTooMany is what Open gives while 8,192 streams are open.
+	ErrTooMany = errors.New("too many tunnel streams")
+	// ErrReplaced is what Attach gives when a newer Attach has taken over.
+	ErrReplaced = errors.New("tunnel attached anew")
+)
+
+// Transport moves frames in order. The streams of the RPC Tunnel are transports. Send and Recv are called by one
+// goroutine each.
+type Transport interface {
+	Send(*control.Frame) error
+	Recv() (*control.Frame, error)
+}
+
+// Mux is one side of a tunnel. Use NewOpener or NewAcceptor. All methods may be called concurrently.
+type Mux struct {
+	instance uint64
+	opener   bool
+
+	receivers sync.WaitGroup // of Attach
+
+	mu         sync.Mutex
+	peer       uint64           // guarded by mu, like all below: instance of the peer; 0 before the first Attach
+	conns      map[uint64]*Conn // not yet forgotten
+	opened     uint64           // opener: newest id given; acceptor: newest id seen
+	ready      []*Conn          // with something to send; each once
+	attached   *attachment
+	backlog    []*Conn // acceptor: not yet taken by Accept
+	acceptable *sync.Cond
+	closed     bool
+}
+
+// attachment is one use of one transport.
+type attachment struct {
+	wake *sync.Cond // on Mux.mu: ready has something, or err is set
+	met  bool       // the peer's attach frame has come
+	err  error      // set: over
+}
+
+// NewOpener returns the side that opens streams.
+func NewOpener() *Mux { return newMux(true) }
+
+// NewAcceptor returns the side that accepts streams.
+func NewAcceptor() *Mux { return newMux(false) }
+
+func newMux(opener bool) *Mux {
+	m := &Mux{instance: rand.Uint64() | 1, opener: opener, conns: map[uint64]*Conn{}}
+	m.acceptable = sync.NewCond(&m.mu)
+	return m
+}
+
+// Open makes a stream, whether or not a transport is attached. label goes with it to the acceptor, see Conn.Label.
+func (m *Mux) Open(label uint64) (*Conn, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return nil, fmt.Errorf("tunnel open: %w", errClosed)
+	case !m.opener:
+		return nil, errors.New("tunnel open: this side accepts")
+	case len(m.conns) >= maxStreams:
+		return nil, fmt.Errorf("tunnel open: %w", ErrTooMany)
+	}
+	m.opened++
+	c := newConn(m, m.opened, label)
+	m.conns[c.id] = c
+	m.schedule(c)
+	return c, nil
+}
+
+// Accept waits for the next stream. It fails once the Mux is closed.
+func (m *Mux) Accept() (*Conn, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(m.backlog) == 0 && !m.closed {
+		m.acceptable.Wait()
+	}
+	if m.closed {
+		return nil, fmt.Errorf("tunnel accept: %w", errClosed)
+	}
+	c := m.backlog[0]
+	m.backlog[0] = nil
+	m.backlog = m.backlog[1:]
+	return c, nil
+}
+
+// Reset resets all streams. The Mux goes on: a lease over ends the streams, not the tunnel.
+func (m *Mux) Reset() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.conns {
+		c.resetLocked()
+	}
+}
+
+// Close resets all streams, ends Attach and Accept, and waits until Attach's transports are let go.
+func (m *Mux) Close() error {
+	m.mu.Lock()
+	m.closed = true
+	for _, c := range m.conns {
+		c.resetLocked()
+		m.forget(c)
+	}
+	m.detach(errClosed)
+	m.acceptable.Broadcast()
+	m.mu.Unlock()
+	m.receivers.Wait()
+	return nil
+}
+
+// Attach runs the tunnel over t until t breaks, ctx ends, the Mux is closed or a newer Attach takes over, and says
+// which by its error, never nil. Streams live on. A goroutine may stay in t.Recv until the caller has let t go, as
+// ending the RPC does; Close waits for it.
+func (m *Mux) Attach(ctx context.Context, t Transport) error {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return fmt.Errorf("tunnel attach: %w", errClosed)
+	}
+	m.detach(ErrReplaced)
+	a := &attachment{wake: sync.NewCond(&m.mu)}
+	m.attached = a
+	hello := m.attachFrame()
+	m.receivers.Add(1)
+	m.mu.Unlock()
+
+	end := func(err error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.attached == a {
+			m.detach(err)
+		}
+	}
+	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
+	defer stop()
+	go func() {
+		defer m.receivers.Done()
+		end(m.receive(a, t))
+	}()
+	if err := t.Send(hello); err != nil {
+		end(fmt.Errorf("send: %w", err))
+	}
+	for {
+		frame, err := m.next(a)
+		if err != nil {
+			return fmt.Errorf("tunnel attach: %w", err)
+		}
+		if err := t.Send(frame); err != nil {
+			end(fmt.Errorf("send: %w", err))
+		}
+	}
+}
+
+// detach ends the attachment there is. Callers hold mu.
+func (m *Mux) detach(err error) {
+	if m.attached == nil {
+		return
+	}
+	m.attached.err = err
+	m.attached.wake.Broadcast()
+	m.attached = nil
+}
+
+// attachFrame says where this side stands. Nothing is received between it and the attachment's first frame, so what
+// it says stays true. Callers hold mu.
+func (m *Mux) attachFrame() *control.Frame {
+	attach := &control.Attach{Instance: m.instance, Peer: m.peer, Opened: m.opened}
+	for _, c := range m.conns {
+		if c.reset {
+			continue // the reset may have been lost: not naming the stream says it again
+		}
+		attach.Streams = append(attach.Streams, &control.Resume{Stream: c.id, Received: c.in.end(), Stop: c.stopped})
+	}
+	return &control.Frame{Attach: attach}
+}
+
+// next waits for something to send and takes it.
+func (m *Mux) next(a *attachment) (*control.Frame, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for a.err == nil && (!a.met || len(m.ready) == 0) {
+		a.wake.Wait()
+	}
+	if a.err != nil {
+		return nil, a.err
+	}
+	frame := &control.Frame{}
+	for size := 0; size < frameSize && len(m.ready) > 0; {
+		c := m.ready[0]
+		m.ready[0] = nil
+		m.ready = m.ready[1:]
+		c.scheduled = false
+		if m.conns[c.id] != c {
+			continue // forgotten; its id may be another stream's by now
+		}
+		segment, more := c.segment()
+		if segment != nil {
+			frame.Segments = append(frame.Segments, segment)
+			size += len(segment.Data)
+		}
+		if more {
+			m.schedule(c)
+		}
+		c.settle()
+	}
+	return frame, nil
+}
+
+// schedule puts c in line to send. Callers hold mu.
+func (m *Mux) schedule(c *Conn) {
+	if c.scheduled {
+		return
+	}
+	c.scheduled = true
+	m.ready = append(m.ready, c)
+	if m.attached != nil {
+		m.attached.wake.Signal()
+	}
+}
+
+// forget drops a stream that both sides are done with. Callers hold mu.
+func (m *Mux) forget(c *Conn) {
+	if m.conns[c.id] == c {
+		delete(m.conns, c.id)
+	}
+}
+
+// receive handles the frames of one attachment until it or its transport ends.
+func (m *Mux) receive(a *attachment, t Transport) error {
+	for {
+		frame, err := t.Recv()
+		if err != nil {
+			return fmt.Errorf("receive: %w", err)
+		}
+		m.mu.Lock()
+		if a.err != nil { // a newer attachment has already told the peer where to go on
+			m.mu.Unlock()
+			return a.err
+		}
+		err = m.handle(a, frame)
+		m.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// handle applies one frame. Callers hold mu.
+func (m *Mux) handle(a *attachment, frame *control.Frame) error {
+	if !a.met {
+		if frame.Attach == nil {
+			return errors.New("receive: the first frame is not an attach")
+		}
+		a.met = true
+		m.meet(frame.Attach)
+		a.wake.Signal()
+		return nil
+	}
+	for _, s := range frame.Segments {
+		c := m.conns[s.Stream]
+		if c == nil {
+			if c = m.admit(s); c == nil {
+				continue // of a stream that is done with on this side
+			}
+		}
+		if err := c.take(s); err != nil {
+			return err
+		}
+		c.settle()
+	}
+	return nil
+}
+
+// admit makes the stream that a segment opens, if it does. Callers hold mu.
+func (m *Mux) admit(s *control.Segment) *Conn {
+	if m.opener || s.Flags&flagOpen == 0 || s.Stream <= m.opened || m.closed {
+		return nil
+	}
+	m.opened = s.Stream
+	c := newConn(m, s.Stream, s.Label)
+	c.openSent = true
+	m.conns[c.id] = c
+	if len(m.conns) > maxStreams {
+		c.resetLocked()
+		return c
+	}
+	m.backlog = append(m.backlog, c)
+	m.acceptable.Signal()
+	return c
+}
+
+// meet takes in where the peer stands. Callers hold mu.
+func (m *Mux) meet(peer *control.Attach) {
+	if m.peer != 0 && m.peer != peer.Instance {
+		for _, c := range m.conns {
+			if c.openSent { // else no peer has heard of it: it is the new one's
+				c.lost()
+			}
+		}
+		if !m.opener {
+			m.opened = 0 // a new opener counts from 1
+		}
+	}
+	m.peer = peer.Instance
+	known := map[uint64]*control.Resume{}
+	opened := uint64(0)
+	if peer.Peer == m.instance {
+		opened = peer.Opened
+		for _, r := range peer.Streams {
+			known[r.Stream] = r
+		}
+	}
+	for id, c := range m.conns {
+		r := known[id]
+		switch {
+		case r != nil:
+			c.resume(r)
+		case m.opener && id > opened && c.reset:
+			m.forget(c) // its opening was lost on the way, so nobody waits for its reset
+		case m.opener && id > opened:
+			c.resume(&control.Resume{Stream: id})
+			c.openSent = false
+		default:
+			c.lost()
+		}
+	}
+}

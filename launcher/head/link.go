@@ -1,0 +1,368 @@
+package head
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/ephemeral-launcher/launcher/bootstrap"
+	"github.com/ephemeral-launcher/launcher/bootstrap/sshexec"
+	"github.com/ephemeral-launcher/launcher/launcher/control"
+	"github.com/ephemeral-launcher/launcher/launcher/control/tunnel"
+	"github.com/ephemeral-launcher/launcher/launcher/journal"
+	"github.com/ephemeral-launcher/launcher/launcher/supervisor"
+)
+
+const (
+	// bootstrapTimeout bounds one try to bring the agent up, the transfer of its binary included.
+	bootstrapTimeout = 3 * time.Minute
+	// redialPause keeps a node that drops every connection at once from being dialled in a circle.
+	redialPause = 500 * time.Millisecond
+)
+
+// link is one worker: its connection, and what it is to be told. Its run is one goroutine that dials, bootstraps and serves the
+// session, over and over until it is stopped.
+type link struct {
+	world *World
+	mux   *tunnel.Mux
+	quit  context.CancelFunc
+	ctx   context.Context
+
+	mu     sync.Mutex // guards all below
+	node   supervisor.RosterNode
+	start  *control.Order // the newest Start, sent again on each connection
+	end    *control.Order // the newest End, likewise
+	queue  []*control.Order
+	nudge  chan struct{}
+	client control.AgentClient // nil while not connected
+
+	// Reports are numbered per agent instance; what was taken over is said with each order.
+	instance uint64
+	received uint64
+	stamp    int64 // newest Report.stamp_ns
+	seq      uint64
+
+	greeted bool // this head has heard the agent before
+	joined  bool
+	setup   setupState
+	// logs holds how far each stream was taken over.
+	logs map[streamKey]uint64
+}
+
+func newLink(w *World, n supervisor.RosterNode) *link {
+	ctx, quit := context.WithCancel(context.Background())
+	return &link{world: w, node: n, mux: tunnel.NewAcceptor(), nudge: make(chan struct{}, 1), ctx: ctx, quit: quit, logs: w.logs.positions(n.Name)}
+}
+
+func (k *link) update(n supervisor.RosterNode) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	keys := k.node.HostKeys
+	k.node = n
+	if len(n.HostKeys) == 0 {
+		k.node.HostKeys = keys
+	}
+}
+
+// stop ends the link; its node is not ours any more.
+func (k *link) stop() { k.quit() }
+
+// order queues an order. Starts and ends are kept and sent again on each new connection.
+func (k *link) order(o *control.Order) {
+	k.mu.Lock()
+	switch o.Body.(type) {
+	case *control.Order_Start:
+		k.start = o
+	case *control.Order_End:
+		k.end = o
+	}
+	k.queue = append(k.queue, o)
+	k.mu.Unlock()
+	k.poke()
+}
+
+func (k *link) poke() {
+	select {
+	case k.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// beat queues a renewal of both leases.
+func (k *link) beat(lease time.Duration) {
+	k.mu.Lock()
+	connected := k.client != nil
+	k.mu.Unlock()
+	if connected {
+		k.order(&control.Order{Body: &control.Order_Renew{Renew: k.renew(lease)}})
+	}
+}
+
+func (k *link) renew(lease time.Duration) *control.Renew {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.seq++
+	return &control.Renew{Seq: k.seq, HeardStampNs: k.stamp, NodeLeaseMs: lease.Milliseconds(), MemberLeaseMs: k.world.Job.Elastic.LostAfter.Milliseconds()}
+}
+
+// run keeps the node connected until it is stopped or ctx ends.
+func (k *link) run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, k.quit)
+	defer stop()
+	defer k.quit()
+	defer k.mux.Close()
+	var accepting sync.WaitGroup
+	accepting.Go(k.acceptStreams)
+	defer accepting.Wait()
+	defer k.mux.Close()
+	for k.ctx.Err() == nil {
+		began := time.Now()
+		err := k.connect(k.ctx)
+		if k.ctx.Err() != nil {
+			return
+		}
+		k.world.Log.Info("link ended", "node", k.node.Name, "error", err)
+		k.suspect(err)
+		if sshexec.Classify(err) == sshexec.HostKeyMismatch || errors.Is(err, bootstrap.ErrPlatform) {
+			// No waiting cures that: the node is given up.
+			k.world.post(func(l *worldLoop) { l.lose(k.node.Name, err.Error()) })
+			return
+		}
+		if wait := redialPause - time.Since(began); wait > 0 {
+			select {
+			case <-k.ctx.Done():
+			case <-time.After(wait):
+			}
+		}
+	}
+}
+
+func (k *link) suspect(err error) {
+	k.mu.Lock()
+	greeted := k.greeted
+	k.mu.Unlock()
+	if greeted {
+		k.world.post(func(l *worldLoop) {
+			if l.links[k.node.Name] == k {
+				l.record(nil, journal.NewEvent(journal.NodeSuspect, k.node.Name, 0, journal.Suspected{Reason: err.Error()}))
+			}
+		})
+	}
+}
+
+// connect dials, bootstraps and serves one connection until it ends.
+func (k *link) connect(ctx context.Context) error {
+	k.mu.Lock()
+	node := k.node
+	k.mu.Unlock()
+	conn, err := k.world.Network.dial(ctx, sshexec.Target{
+		Addr: node.ClusterAddress, User: node.User, Keys: [][]byte{k.world.WorkerKey}, HostKeys: node.HostKeys,
+	})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	k.world.post(func(l *worldLoop) {
+		l.record(nil, journal.NewEvent(journal.NodeReachable, node.Name, 0, journal.Reachable{Address: node.ClusterAddress}))
+	})
+	stream, err := k.bootstrap(ctx, conn, node)
+	if err != nil {
+		return err
+	}
+	client, err := control.DialConn(stream)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return k.serve(ctx, client, conn.PinnedKey())
+}
+
+func (k *link) bootstrap(ctx context.Context, conn *sshexec.Conn, node supervisor.RosterNode) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, bootstrapTimeout)
+	defer cancel()
+	join, err := json.Marshal(control.Join{
+		Run: k.world.RunID, Node: node.Name, Slot: uint32(node.Slot), Attempt: uint32(node.Attempt),
+		NodeLease: k.world.Job.Limits.NodeLease, MemberLease: k.world.Job.Elastic.LostAfter,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return k.world.Network.start(ctx, conn, bootstrap.Program{
+		Name: "launcher-agent", Args: "join", Greeting: "LAUNCHER-AGENT 1", Join: join, Binaries: k.world.Binaries,
+	})
+}
+
+// serve runs the calls of one connection: the session, and beside it the tunnel, the logs and the preparation of the node.
+func (k *link) serve(ctx context.Context, conn *grpc.ClientConn, pinned string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	agent := control.NewAgentClient(conn)
+	session, err := agent.Session(ctx)
+	if err != nil {
+		cancel()
+		return fmt.Errorf("open session: %w", err)
+	}
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel()
+	defer func() {
+		k.mu.Lock()
+		k.client = nil
+		k.mu.Unlock()
+	}()
+	hello, err := k.greet(session)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.client = agent
+	k.queue = nil
+	if k.start != nil {
+		k.queue = append(k.queue, k.start)
+	}
+	if k.end != nil {
+		k.queue = append(k.queue, k.end)
+	}
+	k.mu.Unlock()
+	k.poke()
+	failed := make(chan error, 4)
+	beside.Go(func() { failed <- k.send(ctx, session) })
+	beside.Go(func() { failed <- k.receive(session) })
+	beside.Go(func() { failed <- k.tunnel(ctx, agent) })
+	beside.Go(func() { k.followLogs(ctx, agent) })
+	p := &preparation{link: k, agent: agent, hello: hello, pinned: pinned}
+	beside.Go(func() {
+		if err := p.run(ctx); err != nil {
+			failed <- err
+		}
+	})
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// greet says hello and takes in what the agent says of itself.
+func (k *link) greet(session grpc.BidiStreamingClient[control.Order, control.Report]) (*control.HelloReport, error) {
+	lease := k.world.Lease()
+	renew := k.renew(lease)
+	k.mu.Lock()
+	order := &control.Order{Received: k.received, Body: &control.Order_Hello{Hello: &control.HelloOrder{
+		Run: k.world.RunID, Node: k.node.Name, Slot: uint32(k.node.Slot), Attempt: uint32(k.node.Attempt), Epoch: k.world.Epoch, Instance: k.instance, Renew: renew,
+	}}}
+	k.mu.Unlock()
+	if err := session.Send(order); err != nil {
+		return nil, fmt.Errorf("greet agent: %w", err)
+	}
+	report, err := session.Recv()
+	if err != nil {
+		return nil, fmt.Errorf("greet agent: %w", err)
+	}
+	hello := report.GetHello()
+	if hello == nil {
+		return nil, fmt.Errorf("greet agent: its first report is %T", report.Body)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.instance != hello.Instance {
+		k.instance, k.received = hello.Instance, 0
+		clear(k.logs)
+	}
+	k.stamp, k.greeted = report.StampNs, true
+	return hello, nil
+}
+
+// send sends queued orders, each with how far reports were taken over.
+func (k *link) send(ctx context.Context, session grpc.BidiStreamingClient[control.Order, control.Report]) error {
+	for {
+		k.mu.Lock()
+		queue, received := k.queue, k.received
+		k.queue = nil
+		k.mu.Unlock()
+		for _, o := range queue {
+			o := &control.Order{Received: received, Body: o.Body}
+			if err := session.Send(o); err != nil {
+				return fmt.Errorf("send order: %w", err)
+			}
+		}
+		if len(queue) > 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-k.nudge:
+		}
+	}
+}
+
+// receive hands reports to the world's loop.
+func (k *link) receive(session grpc.BidiStreamingClient[control.Order, control.Report]) error {
+	for {
+		r, err := session.Recv()
+		if err != nil {
+			return fmt.Errorf("receive report: %w", err)
+		}
+		k.mu.Lock()
+		k.stamp = max(k.stamp, r.StampNs)
+		news := r.Number == 0 || r.Number > k.received
+		if r.Number > 0 && news {
+			k.received = r.Number
+		}
+		k.mu.Unlock()
+		if news {
+			k.world.post(func(l *worldLoop) { l.report(k, r) })
+		}
+	}
+}
+
+// tunnel attaches the store's streams to this connection.
+func (k *link) tunnel(ctx context.Context, agent control.AgentClient) error {
+	t, err := agent.Tunnel(ctx)
+	if err != nil {
+		return fmt.Errorf("open tunnel: %w", err)
+	}
+	return k.mux.Attach(ctx, t)
+}
+
+// acceptStreams serves the store to the processes of this node until the mux is closed. A stream of another generation than the
+// running one is reset: what hangs on in a process that is being ended must not reach the new world's store.
+func (k *link) acceptStreams() {
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	for {
+		c, err := k.mux.Accept()
+		if err != nil {
+			return
+		}
+		k.world.post(func(l *worldLoop) {
+			if !l.formed || c.Label() != uint64(l.generation.Generation) || k.ctx.Err() != nil {
+				c.Reset()
+				return
+			}
+			server := l.server
+			l.start(func() {
+				if err := server.ServeConn(k.ctx, c, k.node.Name); err != nil {
+					l.Log.Debug("store connection", "node", k.node.Name, "error", err)
+				}
+			})
+		})
+	}
+}
+
+// agent returns the client of the living connection.
+func (k *link) agent() (control.AgentClient, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.client == nil {
+		return nil, fmt.Errorf("reach %s: not connected", k.node.Name)
+	}
+	return k.client, nil
+}

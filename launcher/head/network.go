@@ -1,0 +1,35 @@
+package head
+
+import (
+	"context"
+	"hash/fnv"
+	"math/rand/v2"
+	"net"
+
+	"github.com/ephemeral-launcher/launcher/bootstrap"
+	"github.com/ephemeral-launcher/launcher/bootstrap/sshexec"
+)
+
+// Network is how nodes are reached. The zero value dials real connections and bootstraps by bootstrap.Start; a test hands in memory.
+type Network struct {
+	// Dial connects to a machine's SSH server, waiting until it is up.
+	Dial func(ctx context.Context, t sshexec.Target) (*sshexec.Conn, error)
+	// Start starts a program on a machine and returns its byte stream.
+	Start func(ctx context.Context, conn *sshexec.Conn, p bootstrap.Program) (net.Conn, error)
+}
+
+func (n Network) dial(ctx context.Context, t sshexec.Target) (*sshexec.Conn, error) {
+	if n.Dial != nil {
+		return n.Dial(ctx, t)
+	}
+	h := fnv.New64a()
+	h.Write([]byte(t.Addr))
+	return sshexec.DialWhenUp(ctx, t, sshexec.Pacing{Rand: rand.New(rand.NewPCG(rand.Uint64(), h.Sum64()))})
+}
+
+func (n Network) start(ctx context.Context, conn *sshexec.Conn, p bootstrap.Program) (net.Conn, error) {
+	if n.Start != nil {
+		return n.Start(ctx, conn, p)
+	}
+	return bootstrap.Start(ctx, conn, p)
+}

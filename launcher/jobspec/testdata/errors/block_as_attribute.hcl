@@ -1,0 +1,10 @@
+job "demo" {
+  provider "local" {}
+  workers {
+    count = 2
+  }
+  run "ranks" {
+    command = "python train.py"
+  }
+  limits = { budget_usd = 1 } # error: "limits" is a block
+}

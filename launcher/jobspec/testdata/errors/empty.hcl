@@ -1,0 +1,1 @@
+# error: Missing block "job"

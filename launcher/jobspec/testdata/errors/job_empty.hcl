@@ -1,0 +1,2 @@
+job "demo" { # error: Missing block "provider" | error: Missing block "workers" | error: Missing block "run"
+}

@@ -1,0 +1,4 @@
+# error: Missing block "job"
+variable "x" {
+  default = 1
+}

@@ -1,0 +1,12 @@
+job "demo" {
+  provider "local" {}
+  workers {
+    count = 2
+  }
+  run "ranks" {
+    command = "python train.py"
+  }
+  preflight {
+    bandwidth = "5Gbps" # error: Wrong value for "bandwidth"
+  }
+}

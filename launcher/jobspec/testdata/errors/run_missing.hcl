@@ -1,0 +1,6 @@
+job "demo" { # error: Missing block "run"
+  provider "local" {}
+  workers {
+    count = 2
+  }
+}

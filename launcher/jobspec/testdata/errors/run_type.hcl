@@ -1,0 +1,9 @@
+job "demo" {
+  provider "local" {}
+  workers {
+    count = 2
+  }
+  run "torch" { # error: Unknown run "torch"
+    command = "true"
+  }
+}

@@ -1,0 +1,5 @@
+job "demo" {
+  workers {
+    count = # error: Invalid expression
+  }
+}

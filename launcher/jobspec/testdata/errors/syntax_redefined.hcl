@@ -1,0 +1,5 @@
+job "demo" {
+  env = {}
+  env = {} # error: Attribute redefined
+  nonsense = 1
+}

@@ -1,0 +1,2 @@
+job 'demo' { # error: Argument or block definition required | error: Invalid character
+}

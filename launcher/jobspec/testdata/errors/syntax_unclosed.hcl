@@ -1,0 +1,4 @@
+job "demo" { # error: Unclosed configuration block
+  workers {
+    cuont = 2
+  }

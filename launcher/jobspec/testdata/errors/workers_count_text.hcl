@@ -1,0 +1,9 @@
+job "demo" {
+  provider "local" {}
+  workers {
+    count = "four" # error: Wrong type for "count"
+  }
+  run "ranks" {
+    command = "python train.py"
+  }
+}

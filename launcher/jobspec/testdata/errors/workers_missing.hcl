@@ -1,0 +1,6 @@
+job "demo" { # error: Missing block "workers"
+  provider "local" {}
+  run "ranks" {
+    command = "python train.py"
+  }
+}

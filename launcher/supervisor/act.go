@@ -1,0 +1,234 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/ephemeral-launcher/launcher/launcher/journal"
+	"github.com/ephemeral-launcher/launcher/providers"
+)
+
+// Every provider call has a time-out of its own; what it left behind is found by repeating or listing.
+const (
+	createTimeout = 5 * time.Minute
+	listTimeout   = time.Minute
+	deleteTimeout = 2 * time.Minute
+	updateTimeout = 30 * time.Second
+)
+
+// act carries out one action. What only writes the journal is done before it returns, and then it returns true; the rest runs in a
+// goroutine that answers with a result.
+func (l *loop) act(ctx context.Context, a Action) (wrote bool, err error) {
+	switch a := a.(type) {
+	case Record:
+		return true, l.record(ctx, a.Events)
+	case Stop:
+		return true, l.record(ctx, []journal.Event{journal.NewEvent(journal.RunStopping, a.Why.Node, 0, a.Why)})
+	case Finish:
+		return true, l.record(ctx, []journal.Event{journal.NewEvent(journal.RunFinished, "", 0, a.Result)})
+	case TellGone:
+		l.World.Gone(a.Node, a.Evidence)
+		l.failed[a.Key()] = Backoff{NotBefore: l.Journal.Now() + 5*time.Second}
+	case Drain:
+		cause := l.Journal.State().Stopping.Cause
+		l.World.Drain(cause)
+		l.failed[a.Key()] = Backoff{NotBefore: l.Journal.Now() + 5*time.Second}
+	case Create:
+		return l.create(ctx, a)
+	case Delete:
+		return true, l.delete(ctx, a)
+	case Sweep:
+		l.start(ctx, []string{a.Key()}, func(ctx context.Context) result { return l.sweep(ctx, a.Resources) })
+	case List:
+		l.start(ctx, []string{a.Key()}, l.list)
+	case Renew:
+		l.start(ctx, []string{a.Key()}, l.renew)
+	default:
+		return false, fmt.Errorf("act: unknown action %T", a)
+	}
+	return false, nil
+}
+
+func (l *loop) start(ctx context.Context, keys []string, f func(context.Context) result) {
+	for _, k := range keys {
+		l.busy[k] = true
+	}
+	l.running.Go(func() {
+		r := f(ctx)
+		r.keys = keys
+		l.results <- r
+	})
+}
+
+// create journals the intents, if they are new, and makes the call.
+func (l *loop) create(ctx context.Context, a Create) (wrote bool, err error) {
+	private, public, err := l.Keys.Birth(a.Token)
+	if err != nil {
+		return false, fmt.Errorf("make birth key: %w", err)
+	}
+	if a.New {
+		var intents []journal.Event
+		for _, name := range a.Nodes {
+			in := a.Want
+			in.BirthKey = public
+			in.Slot, in.Attempt = -1, 1
+			if in.Role == providers.Worker {
+				if in.Slot, in.Attempt, err = journal.ParseNodeName(name); err != nil {
+					return false, err
+				}
+			} else if head := l.Journal.State().Head(); head != nil {
+				in.Attempt = head.Attempt + 1
+			}
+			intents = append(intents, journal.NewEvent(journal.NodeIntended, name, 0, in))
+		}
+		if err := l.Journal.Append(ctx, intents...); err != nil {
+			return false, err
+		}
+	}
+	tags := maps.Clone(l.Tags)
+	if tags == nil {
+		tags = map[string]string{}
+	}
+	state := l.Journal.State()
+	tags[providers.TagRun], tags[providers.TagOwner], tags[providers.TagRole] = state.Run, l.Owner, string(a.Want.Role)
+	req := providers.CreateRequest{
+		Config: l.Config, Token: a.Token, Run: state.Run, Role: a.Want.Role, Offers: a.Want.Offers, Count: a.Want.Count, Min: a.Want.Min,
+		Tags: tags, TTL: l.Job.Limits.StartTimeout, AuthorizedKeys: l.Keys.Authorized(a.Want.Role), BirthHostKey: private, Egress: l.Job.Network.Egress,
+	}
+	switch a.Want.Role {
+	case providers.Head:
+		req.Ingress, req.DiskGiB, req.Identity = l.Ingress, l.Job.Head.DiskGiB, l.Job.HeadFor(state.Planned.Provider).Identity
+		tags[providers.TagExpires] = time.Now().UTC().Add(l.Job.Limits.StartTimeout).Format(time.RFC3339)
+	case providers.Worker:
+		w := l.Job.WorkersFor(state.Planned.Provider)
+		req.DiskGiB, req.Image, req.Identity = w.DiskGiB, w.VMImage, w.Identity
+	}
+	l.start(ctx, []string{a.Key()}, func(ctx context.Context) result { return l.callCreate(ctx, a, req) })
+	return a.New, nil
+}
+
+func (l *loop) callCreate(ctx context.Context, a Create, req providers.CreateRequest) result {
+	ctx, cancel := context.WithTimeout(ctx, createTimeout)
+	defer cancel()
+	var res providers.CreateResult
+	err := l.Door.Pass(ctx, journal.Effect{Name: "provider.create", Operand: a.Token}, func() (err error) {
+		res, err = l.Provider.Create(ctx, req)
+		return err
+	})
+	if err != nil {
+		code := providers.CodeOf(err)
+		if errors.Is(err, journal.ErrCrashed) || ctx.Err() != nil || code.Retryable() {
+			return result{err: err} // the effect may have happened: the same token again
+		}
+		refused := journal.Refused{Code: code, Message: err.Error()}
+		if perr, ok := errors.AsType[*providers.Error](err); ok {
+			refused.Message, refused.Offers = perr.Message, perr.Offers
+		}
+		var r result
+		for _, name := range a.Nodes {
+			r.events = append(r.events, journal.NewEvent(journal.NodeRefused, name, 0, refused))
+		}
+		return r
+	}
+	var r result
+	for i, name := range a.Nodes {
+		if i < len(res.Machines) {
+			r.events = append(r.events, journal.NewEvent(journal.NodeCreated, name, 0, journal.MachineCreated{Machine: res.Machines[i]}))
+			continue
+		}
+		refused := journal.Refused{Code: providers.Capacity, Message: "fewer machines than asked", Offers: res.Refused}
+		if len(res.Refused) > 0 {
+			refused.Code, refused.Message = res.Refused[0].Code, res.Refused[0].Message
+		}
+		r.events = append(r.events, journal.NewEvent(journal.NodeRefused, name, 0, refused))
+	}
+	return r
+}
+
+// delete journals that the nodes are leaving and orders their machines' deletion.
+func (l *loop) delete(ctx context.Context, a Delete) error {
+	state := l.Journal.State()
+	var resources []providers.Resource
+	var keys []string
+	for _, name := range a.Nodes {
+		n := state.Nodes[name]
+		keys = append(keys, Delete{Nodes: []string{name}}.Key())
+		resources = append(resources, providers.Resource{
+			ID: n.Machine.ID, Kind: providers.KindMachine, Region: n.Machine.Offer.Region, Machine: n.Machine,
+			Tags: map[string]string{providers.TagRun: state.Run},
+		})
+		if n.Phase != journal.PhaseDeleting {
+			if err := l.record(ctx, []journal.Event{journal.NewEvent(journal.NodeDeleting, name, 0, journal.DeletingNode{Reason: a.Reason})}); err != nil {
+				return err
+			}
+		}
+	}
+	l.start(ctx, keys, func(ctx context.Context) result { return l.sweep(ctx, resources) })
+	return nil
+}
+
+// sweep orders a deletion. That the order was accepted proves nothing, so it is repeated at a growing pace until listings show the resources gone.
+func (l *loop) sweep(ctx context.Context, resources []providers.Resource) result {
+	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
+	defer cancel()
+	run := l.Journal.State().Run
+	err := l.Door.Pass(ctx, journal.Effect{Name: "provider.delete", Operand: resources[0].ID}, func() error {
+		_, err := l.Provider.Delete(ctx, providers.DeleteRequest{Config: l.Config, Run: run, Resources: resources})
+		return err
+	})
+	r := result{pace: true, err: err}
+	if err != nil && !errors.Is(err, journal.ErrCrashed) && ctx.Err() == nil {
+		r.events = []journal.Event{journal.NewEvent(journal.ProviderRefused, "", 0,
+			journal.ProviderError{Op: "delete", Code: providers.CodeOf(err), Message: err.Error()})}
+	}
+	return r
+}
+
+func (l *loop) list(ctx context.Context) result {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	state := l.Journal.State()
+	at := l.Journal.Now()
+	var resources []providers.Resource
+	err := l.Door.Pass(ctx, journal.Effect{Name: "provider.list", Operand: state.Run}, func() (err error) {
+		resources, err = l.Provider.List(ctx, providers.Filter{Config: l.Config, Run: state.Run, Regions: regions(state)})
+		return err
+	})
+	if err != nil {
+		return result{err: err}
+	}
+	return result{gather: func(l *loop) {
+		// Creates that began after the listing was asked for are not in the state it is judged by, and those under way are busy.
+		l.seen = l.seen.Observe(state, at, resources, l.busy)
+	}}
+}
+
+func (l *loop) renew(ctx context.Context) result {
+	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
+	defer cancel()
+	state := l.Journal.State()
+	head := state.Head()
+	tags := map[string]string{providers.TagExpires: time.Now().UTC().Add(l.Job.Limits.NodeLease).Format(time.RFC3339), providers.TagAddress: head.Machine.Address}
+	if head.HostKey != "" {
+		tags[providers.TagHostKey] = head.HostKey
+	}
+	at := l.Journal.Now()
+	err := l.Door.Pass(ctx, journal.Effect{Name: "provider.update", Operand: head.Machine.ID}, func() error {
+		return l.Provider.Update(ctx, providers.UpdateRequest{Config: l.Config, Run: state.Run, Machine: head.Machine.ID, Tags: tags})
+	})
+	return result{err: err, gather: func(l *loop) {
+		if err == nil {
+			l.renewed = at
+		}
+	}}
+}
+
+func regions(s *journal.State) []string {
+	if s.Planned == nil || s.Planned.Region == "" {
+		return nil
+	}
+	return []string{s.Planned.Region}
+}

@@ -1,0 +1,509 @@
+package local
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ephemeral-launcher/launcher/bootstrap/sshexec"
+	"github.com/ephemeral-launcher/launcher/providers"
+)
+
+// inEachSandbox runs a test in every way to confine a guest that this kernel grants us.
+func inEachSandbox(t *testing.T, body func(t *testing.T, c *cloud)) {
+	for _, sandbox := range sandboxes("") {
+		t.Run(sandbox, func(t *testing.T) {
+			t.Parallel()
+			c := newCloud(t)
+			c.sandbox = sandbox
+			body(t, c)
+		})
+	}
+}
+
+// daemons starts processes that got away from their session, their parent, and (those of a namespace need not care) their environment.
+const daemons = `
+setsid sleep 1001 >/dev/null 2>&1 </dev/null &
+(setsid sh -c 'sleep 1002 & sleep 1003' >/dev/null 2>&1 </dev/null &)
+nohup sleep 1004 >/dev/null 2>&1 </dev/null &
+env -i /bin/sh -c 'sleep 1005 & exit' >/dev/null 2>&1 </dev/null
+while ! pgrep -f '^sleep 100[1-5]$' >/dev/null; do :; done`
+
+// sleeping counts the processes that daemons started for this machine. Those without its environment are told by their folder.
+func sleeping(t *testing.T, c *cloud, id string) int {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		carriers, err := carriersOf(EnvMachine + "=" + id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(carriers)
+	}
+	all, err := pids()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, pid := range all {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil || !bytes.HasPrefix(line, []byte("sleep\x00100")) {
+			continue
+		}
+		if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)); err == nil && strings.HasPrefix(cwd, (ledger{c.root}).dir(id)) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestDeleteEndsDaemons(t *testing.T) {
+	inEachSandbox(t, func(t *testing.T, c *cloud) {
+		m := c.rent(t, "t", 1)[0]
+		c.sh(t, m, daemons)
+		waitFor(t, "all daemons", func() bool { return sleeping(t, c, m.ID) >= 5 })
+		c.remove(t, m)
+		if n := sleeping(t, c, m.ID); n != 0 {
+			t.Errorf("%d processes outlived the machine", n)
+		}
+		if conn, err := net.Dial("tcp", m.Machine.Address); err == nil {
+			conn.Close()
+			t.Error("the port is still open")
+		}
+		if got := c.look(t, m.ID); got.State != providers.Terminated || got.Reason != "deleted" {
+			t.Errorf("listed as %s, %q", got.State, got.Reason)
+		}
+		rec, _, err := (ledger{c.root}).find(m.ID)
+		if err != nil || !rec.EndedAt.After(rec.CreatedAt) {
+			t.Errorf("billed from %v to %v, error %v", rec.CreatedAt, rec.EndedAt, err)
+		}
+	})
+}
+
+func TestCrash(t *testing.T) {
+	victims := map[string]func(record) process{
+		"outer": func(r record) process { return r.Outer },
+		"init":  func(r record) process { return r.Init },
+	}
+	for name, victim := range victims {
+		t.Run(name, func(t *testing.T) {
+			inEachSandbox(t, func(t *testing.T, c *cloud) {
+				ms := c.rent(t, "t", 2)
+				m := ms[0]
+				if confined(c.sandbox) {
+					c.sh(t, m, daemons)
+				} else {
+					// Without a namespace, who dropped their environment and lost their subreaper cannot be told from others.
+					c.sh(t, m, regexp.MustCompile(`(?m)^env -i.*$`).ReplaceAllString(daemons, ""))
+				}
+				rec, _, err := (ledger{c.root}).read(m.ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !victim(rec).kill() {
+					t.Fatal("no such process")
+				}
+				if name == "outer" {
+					// All inside goes by itself, before anybody looks.
+					waitFor(t, "the guest to go", func() bool { return sleeping(t, c, m.ID) == 0 })
+				}
+				c.ended(t, m.ID, "crashed")
+				if n := sleeping(t, c, m.ID); n != 0 {
+					t.Errorf("%d processes outlived the machine", n)
+				}
+				c.remove(t, ms...)
+			})
+		})
+	}
+}
+
+// TestHungHypervisor: a stopped hypervisor answers nobody, and can be deleted all the same.
+func TestHungHypervisor(t *testing.T) {
+	inEachSandbox(t, func(t *testing.T, c *cloud) {
+		c.patience = 50 * time.Millisecond
+		m := c.rent(t, "t", 1)[0]
+		rec, _, err := (ledger{c.root}).read(m.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(rec.Outer.PID, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		c.remove(t, m)
+	})
+}
+
+func TestGuestEnvironment(t *testing.T) {
+	t.Setenv("LAUNCHER_TEST_SECRET", "hunter2")
+	c := newCloud(t)
+	m := c.rent(t, "t", 1)[0]
+	dir := (ledger{c.root}).dir(m.ID)
+	env := map[string]string{}
+	for line := range strings.Lines(c.sh(t, m, "env")) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		env[name] = value
+	}
+	delete(env, "PWD")
+	delete(env, "OLDPWD")
+	delete(env, "SHLVL")
+	delete(env, "_")
+	want := map[string]string{
+		"HOME": dir + "/home", "PATH": env["PATH"], "TMPDIR": dir + "/tmp", "XDG_RUNTIME_DIR": dir + "/run", "USER": guestUser(), "LOGNAME": guestUser(),
+		"SHELL": "/bin/sh", "LANG": "C.UTF-8", EnvMachine: m.ID, EnvNotice: dir + "/notice.json", EnvLease: dir + "/lease", EnvRoot: c.root,
+	}
+	if diff := cmp.Diff(want, env); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+	if got, want := c.sh(t, m, "command -v poweroff; pwd; stat -c %a $XDG_RUNTIME_DIR 2>/dev/null || stat -f %Lp $XDG_RUNTIME_DIR"), dir+"/bin/poweroff\n"+dir+"/home\n700"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if sandboxes("")[0] != sandboxPlain {
+		if got := c.sh(t, m, `echo $$ $(cut -d' ' -f1 /proc/self/stat) && ps -o pid= -p 1 && stat -f -c %T $XDG_RUNTIME_DIR`); !strings.HasSuffix(got, "1\ntmpfs") || len(got) > 40 {
+			t.Errorf("pids and run folder: %q", got)
+		}
+		if got := c.sh(t, m, `kill -TERM 1; kill -KILL 1; grep CapEff /proc/self/status`); os.Getuid() != 0 && !strings.HasSuffix(got, "0000000000000000") {
+			t.Errorf("capabilities of a guest: %s", got)
+		}
+	}
+	c.remove(t, m)
+}
+
+func TestZombiesAreReaped(t *testing.T) {
+	inEachSandbox(t, func(t *testing.T, c *cloud) {
+		m := c.rent(t, "t", 1)[0]
+		c.sh(t, m, "for i in 1 2 3 4 5; do (sleep 0.01 >/dev/null 2>&1 &); done")
+		waitFor(t, "zombies to go", func() bool {
+			return c.sh(t, m, "ps -eo stat,comm,ppid | grep '^Z.*sleep' | wc -l") == "0"
+		})
+		c.remove(t, m)
+	})
+}
+
+func TestPoweroff(t *testing.T) {
+	for _, command := range []string{"poweroff", "shutdown -h now", "echo poweroff >$LAUNCHER_MACHINE_LEASE", "launcher-machine-lease 0"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			c := newCloud(t)
+			m := c.rent(t, "t", 1)[0]
+			conn, err := c.login(t, m, c.host.Public)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn.Run(t.Context(), command) // the connection dies, sooner or later
+			reason := "powered off"
+			if strings.HasSuffix(command, " 0") {
+				reason = "lease over"
+			}
+			c.ended(t, m.ID, reason)
+		})
+	}
+}
+
+func TestLease(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	req := c.request(t, "t", 2)
+	req.TTL = 300 * time.Millisecond
+	result, err := c.Create(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	renewed, left := result.Machines[0].ID, result.Machines[1].ID
+	var fifo *os.File
+	waitFor(t, "the lease to be read", func() bool {
+		// Without a reader, so without a hypervisor, opening for writing fails.
+		fifo, err = os.OpenFile(filepath.Join((ledger{c.root}).dir(renewed), "lease"), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		return err == nil
+	})
+	defer fifo.Close()
+	io.WriteString(fifo, "nonsense\n-5\n3600\n")
+	c.ended(t, left, "lease over")
+	if got := c.look(t, renewed); !got.Alive() {
+		t.Errorf("the machine that was renewed is %s: %s", got.State, got.Reason)
+	}
+	io.WriteString(fifo, "0.05\n")
+	c.ended(t, renewed, "lease over")
+}
+
+func TestBoot(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.config["boot"] = "400ms"
+	began := time.Now()
+	result, err := c.Create(t.Context(), c.request(t, "t", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 350*time.Millisecond {
+		t.Logf("create took %v on this computer: too slow to look at the booting machine", took)
+	} else if m := c.look(t, result.Machines[0].ID); m.State != providers.Pending || m.Machine.Address != "" {
+		t.Errorf("while it boots: %s at %q", m.State, m.Machine.Address)
+	}
+	waitFor(t, "the boot", func() bool { return c.look(t, result.Machines[0].ID).State == providers.Running })
+	if took := time.Since(began); took < 400*time.Millisecond {
+		t.Errorf("up after %v", took)
+	}
+	c.remove(t, c.list(t)...)
+}
+
+func TestPreempt(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		silent float64
+		notice time.Duration
+		told   bool
+	}{
+		{"with notice", 0, 300 * time.Millisecond, true},
+		{"silent", 1, 300 * time.Millisecond, false},
+		{"at once", 0, 0, false},
+		{"the block's notice", 0, -1, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c := newCloud(t)
+			c.config["silent"] = tc.silent
+			c.config["notice"] = "300ms"
+			m := c.rent(t, "t", 1)[0]
+			file := filepath.Join((ledger{c.root}).dir(m.ID), "notice.json")
+			began := time.Now()
+			req := providers.PreemptRequest{Run: "r", Machine: m.ID, Notice: tc.notice, Config: c.block()}
+			if err := c.Preempt(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+			data, err := os.ReadFile(file)
+			if got := err == nil; got != tc.told {
+				t.Fatalf("notice file: got %v (%v), want %v", got, err, tc.told)
+			}
+			if tc.told {
+				var n notice
+				if err := json.Unmarshal(data, &n); err != nil || n.Action != "terminate" {
+					t.Fatalf("notice %s: %v", data, err)
+				}
+				if lead := n.Deadline.Sub(n.At); lead != 300*time.Millisecond || n.At.Before(began.Add(-time.Second)) {
+					t.Errorf("notice %s", data)
+				}
+				// A second drill cannot put it off.
+				req.Notice = time.Hour
+				if err := c.Preempt(t.Context(), req); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.ended(t, m.ID, "preempted")
+			if took := time.Since(began); tc.notice != 0 && took < 300*time.Millisecond {
+				t.Errorf("ended after %v", took)
+			}
+		})
+	}
+}
+
+func TestLuckIsFixed(t *testing.T) {
+	silent := 0
+	for i := range 1000 {
+		id := "m-" + strconv.Itoa(i)
+		if luck(id, "silent") != luck(id, "silent") {
+			t.Fatal("luck changes")
+		}
+		if luck(id, "silent") < 0.3 {
+			silent++
+		}
+	}
+	if silent < 250 || silent > 350 {
+		t.Errorf("%d of 1000 below 0.3", silent)
+	}
+}
+
+// TestRekey: connections made after the rekeying prove the new key alone, those before live on.
+func TestRekey(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	m := c.rent(t, "t", 1)[0]
+	before, err := c.login(t, m, c.host.Public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result, err := before.Run(t.Context(), "echo nonsense | launcher-machine-rekey"); err != nil || result.Exit.Code != 1 {
+		t.Errorf("nonsense: %v, %v", result.Exit, err)
+	}
+	next := pair(t)
+	exit, err := before.Stream(t.Context(), "launcher-machine-rekey", sshexec.Streams{Stdin: bytes.NewReader(next.Private)})
+	if err != nil || !exit.OK() {
+		t.Fatalf("rekey: %v, %v", exit, err)
+	}
+	if _, err := c.login(t, m, next.Public); err != nil {
+		t.Errorf("login with the new key: %v", err)
+	}
+	if _, err := c.login(t, m, c.host.Public); sshexec.Classify(err) != sshexec.HostKeyMismatch {
+		t.Errorf("login with the old key: %v", err)
+	}
+	if _, err := before.Run(t.Context(), "true"); err != nil {
+		t.Errorf("the old connection: %v", err)
+	}
+	before.Close()
+	c.remove(t, m)
+}
+
+// TestSibling: a machine rents another, which outlives it, and lists and deletes it from inside, where it cannot signal it.
+func TestSibling(t *testing.T) {
+	inEachSandbox(t, func(t *testing.T, c *cloud) {
+		head := c.rent(t, "t", 1)[0]
+		conn, err := c.login(t, head, c.host.Public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rent := func(input []byte, args string) string {
+			var out, errs bytes.Buffer
+			exit, err := conn.Stream(t.Context(), quote(os.Args[0])+" rent "+args, sshexec.Streams{Stdin: bytes.NewReader(input), Stdout: &out, Stderr: &errs})
+			if err != nil || !exit.OK() {
+				t.Fatalf("%s: %v %v: %s", args, err, exit, errs.String())
+			}
+			return out.String()
+		}
+		create := func(token string) string {
+			req, err := json.Marshal(c.request(t, token, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var result providers.CreateResult
+			if err := json.Unmarshal([]byte(rent(req, "create x")), &result); err != nil {
+				t.Fatal(err)
+			}
+			id := result.Machines[0].ID
+			waitFor(t, "the sibling to run", func() bool { return c.look(t, id).State == providers.Running })
+			return id
+		}
+		first, second, third := create("t1"), create("t2"), create("t3")
+		if got := rent(nil, "list r"); !strings.Contains(got, first) || !strings.Contains(got, second) {
+			t.Errorf("list from inside: %s", got)
+		}
+		rent(nil, "delete r "+first)
+		c.ended(t, first, "deleted")
+
+		// One that died under its namespace's horizon is cleared away from inside too.
+		rec, _, err := (ledger{c.root}).read(third)
+		if err != nil || !rec.Outer.kill() {
+			t.Fatalf("kill %v: %v", rec.Outer, err)
+		}
+		waitFor(t, "the lock of "+third, func() bool { alive, err := (ledger{c.root}).alive(third); return err == nil && !alive })
+		rent(nil, "list r")
+		if _, state, _ := (ledger{c.root}).find(third); state != past {
+			t.Errorf("the dead sibling was not cleared away from inside")
+		}
+
+		conn.Close()
+		c.remove(t, head)
+		if got := c.sh(t, c.look(t, second), "echo $LAUNCHER_MACHINE"); got != second {
+			t.Errorf("the sibling outlives the head: got %q, want %q", got, second)
+		}
+		c.remove(t, c.look(t, second))
+	})
+}
+
+// TestCreatorDies: whenever the creator is killed, what it made is listed with its tags, the same token makes nothing
+// more, and deleting leaves nothing.
+func TestCreatorDies(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	for i := range 12 {
+		token := fmt.Sprintf("t-%d", i)
+		req := c.request(t, token, 4)
+		data, err := json.Marshal(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(os.Args[0], "rent", "create", "x")
+		cmd.Env = append(os.Environ(), EnvRoot+"=") // of the test, else the sweep at its end takes it for a machine
+		cmd.Stdin = bytes.NewReader(bytes.Replace(data, []byte(`"config":{}`), []byte(fmt.Sprintf(`"config":{"root":%q}`, c.root)), 1))
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		timer := time.AfterFunc(time.Duration(i)*2*time.Millisecond, func() { cmd.Process.Kill() })
+		cmd.Wait()
+		timer.Stop()
+
+		before := tokens(c.list(t), token)
+		again, err := c.Create(t.Context(), req)
+		if err != nil {
+			t.Fatalf("killed after %d ms, then repeated: %v", 2*i, err)
+		}
+		if len(before) > 0 {
+			for _, m := range again.Machines {
+				if !slices.Contains(before, m.ID) {
+					t.Errorf("killed after %d ms: the repetition made %s more", 2*i, m.ID)
+				}
+			}
+		}
+		c.remove(t, c.list(t)...)
+		for _, r := range c.list(t) {
+			if r.Alive() || r.Tags[providers.TagRun] != "r" {
+				t.Errorf("killed after %d ms: %s is %s, tags %v", 2*i, r.ID, r.State, r.Tags)
+			}
+		}
+		waitFor(t, "all processes to go", func() bool { return len(c.processes(t)) == 0 })
+		if left, _ := filepath.Glob(filepath.Join(c.root, "machines", "*")); len(left) > 0 {
+			t.Errorf("killed after %d ms: left %v", 2*i, left)
+		}
+	}
+	// What it had half prepared goes with the next creation.
+	c.remove(t, c.rent(t, "last", 1)...)
+}
+
+func tokens(resources []providers.Resource, token string) []string {
+	var ids []string
+	for _, r := range resources {
+		if r.Machine.Token == token {
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids
+}
+
+// TestDeepRoot: socket addresses are short, paths need not be.
+func TestDeepRoot(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(t.TempDir(), strings.Repeat("deep/", 30)+"it's a \"root\" $HOME")
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c := newCloudAt(t, root)
+	ms := c.rent(t, "t", 2)
+	if got, want := c.sh(t, ms[0], "launcher-machine-lease 60 && echo $HOME"), filepath.Join((ledger{root}).dir(ms[0].ID), "home"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if err := c.Update(t.Context(), providers.UpdateRequest{Run: "r", Machine: ms[0].ID, Tags: map[string]string{"a": "b"}}); err != nil {
+		t.Error(err)
+	}
+	// Folders that resist removal.
+	c.sh(t, ms[0], "mkdir -p cache/mod && echo x >cache/mod/file && chmod 500 cache/mod cache")
+	c.remove(t, ms...)
+}
+
+// TestTwoLaptops: whoever has the root has the cloud.
+func TestTwoLaptops(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	m := c.rent(t, "t", 1)[0]
+	other := New(Options{Executable: c.opts.Executable})
+	config := fmt.Appendf(nil, `{"root":%q}`, c.root)
+	all, err := other.List(t.Context(), providers.Filter{Run: "r", Config: config})
+	if err != nil || len(all) != 1 || all[0].ID != m.ID {
+		t.Fatalf("got %v, %v", all, err)
+	}
+	if left, err := other.Delete(t.Context(), providers.DeleteRequest{Run: "r", Config: config, Resources: all}); err != nil || len(left) > 0 {
+		t.Fatalf("got %v, %v", left, err)
+	}
+	c.ended(t, m.ID, "deleted")
+}
