@@ -81,7 +81,7 @@ type flow struct {
 	ended    bool          // eof is queued
 	failed   error         // reset: both sides see it at once, buffered bytes are lost
 	readDone bool          // the reading end is closed
-	gone     time.Time     // when it was closed
+	refused  time.Time     // when the writer hears of that
 	deadline time.Time     // of reads
 	wake     chan struct{} // non-nil while a reader waits
 }
@@ -112,12 +112,16 @@ func (f *flow) write(p []byte) error {
 	case f.failed != nil:
 		return f.failed
 	case f.readDone:
-		// The news of the close needs one latency to get here; until then the
-		// kernel would take the bytes and lose them.
-		if now.Sub(f.gone) >= latency {
-			return syscall.EPIPE
+		// The kernel takes bytes for a closed peer and loses them; its RST to the
+		// first of them makes later ones fail, a round trip after.
+		if f.refused.IsZero() {
+			f.refused = now.Add(2 * latency)
+			return nil
 		}
-		return nil
+		if now.Before(f.refused) {
+			return nil
+		}
+		return syscall.EPIPE
 	}
 	f.queue = append(f.queue, chunk{at: now, data: append([]byte(nil), p...)})
 	f.notify()
@@ -251,12 +255,7 @@ func (e *pipeEnd) CloseWrite() error {
 
 func (e *pipeEnd) Close() error {
 	_ = e.CloseWrite() // cannot fail
-	now := time.Now()
-	e.in.change(func() {
-		if !e.in.readDone {
-			e.in.readDone, e.in.gone, e.in.queue = true, now, nil
-		}
-	})
+	e.in.change(func() { e.in.readDone, e.in.queue = true, nil })
 	e.mu.Lock()
 	onClose := e.onClose
 	e.onClose = nil

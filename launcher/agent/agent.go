@@ -37,8 +37,8 @@ type Options struct {
 	Uptime  func() time.Duration // grows by the time that passes, suspend included, over restarts of the agent; nil: time since New
 	Facts   Facts
 	Notices []NoticeWatcher
-	// WatchFolder calls found with the name of each entry that is renamed into dir, until ctx ends. nil: WatchFolder.
-	WatchFolder func(ctx context.Context, dir string, found func(name string)) error
+	// WatchFolder does what the function of that name does, which nil stands for.
+	WatchFolder func(ctx context.Context, dir string, began func(), found func(name string)) error
 	// MachineLease tells the machine's own timer how long it may live. nil: there is none.
 	MachineLease func(context.Context, time.Duration) error
 	// PowerOff ends the machine. nil: the command of Join.PowerOff.
@@ -79,7 +79,10 @@ type Agent struct {
 	checkpoints []*control.Checkpoint
 	watched     string // checkpoint folder that is watched
 	progressed  time.Time
-	files       sync.Mutex // held while a Put swaps folders
+
+	files     sync.Mutex // held while a Put swaps folders
+	settingUp sync.Mutex // held while a setup runs
+	shown     sync.Mutex // held while the files of show are written; mu is not held over disk I/O
 }
 
 // New returns an agent that has not begun. It makes the folders.
@@ -215,13 +218,10 @@ func (a *Agent) setWorld(w *control.World) {
 	a.announce()
 }
 
-// announce wakes who waits for the world and writes the files that show it. Callers hold mu.
+// announce wakes who waits for the world or notices. Callers hold mu, and call show after.
 func (a *Agent) announce() {
 	close(a.changed)
 	a.changed = make(chan struct{})
-	if err := errors.Join(a.writeHostfile(), a.writeNoticeFile()); err != nil {
-		a.log.Error("show the world", "error", err)
-	}
 }
 
 // Tunnel carries the store's streams.
@@ -253,11 +253,12 @@ func (a *Agent) Logs(request *control.LogsRequest, stream grpc.ServerStreamingSe
 func (a *Agent) hello() *control.HelloReport {
 	node, member := a.leases.left()
 	oldest := a.reports.oldest()
+	disk := diskFree(a.o.Join.Workdir)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	h := a.o.Facts.report()
 	h.Version, h.Instance, h.Pid = a.o.Version, a.instance, uint32(os.Getpid())
-	h.DiskFreeBytes = diskFree(a.o.Join.Workdir)
+	h.DiskFreeBytes = disk
 	h.Generation = a.newest
 	h.NodeLeaseLeftMs, h.MemberLeaseLeftMs = node.Milliseconds(), member.Milliseconds()
 	h.WorkdirHash = a.workdirHash

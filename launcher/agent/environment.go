@@ -1,17 +1,11 @@
 package agent
 
 import (
-	"bytes"
-	"encoding/json"
-	"fmt"
 	"maps"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/ephemeral-launcher/launcher/launcher/control"
 )
@@ -85,22 +79,22 @@ func (a *Agent) rankEnvironment(s *control.Start, local uint32) []string {
 	}
 	rank := s.FirstRank + local
 	env.addMap(map[string]string{
-		"RANK":                           number(rank),
-		"LOCAL_RANK":                     number(local),
-		"WORLD_SIZE":                     number(s.WorldSize),
-		"LOCAL_WORLD_SIZE":               number(s.Procs),
-		"GROUP_RANK":                     number(s.GroupRank),
-		"GROUP_WORLD_SIZE":               strconv.Itoa(len(s.World.GetMembers())),
-		"ROLE_NAME":                      "default",
-		"ROLE_RANK":                      number(rank),
-		"ROLE_WORLD_SIZE":                number(s.WorldSize),
-		"NODE_RANK":                      number(s.GroupRank),
-		"TORCHELASTIC_USE_AGENT_STORE":   "True",
-		"TORCHELASTIC_RESTART_COUNT":     number(s.Restarts),
-		"TORCHELASTIC_MAX_RESTARTS":      number(s.MaxRestarts),
-		"TORCHELASTIC_RUN_ID":            run,
-		"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+		"RANK":                         number(rank),
+		"LOCAL_RANK":                   number(local),
+		"WORLD_SIZE":                   number(s.WorldSize),
+		"LOCAL_WORLD_SIZE":             number(s.Procs),
+		"GROUP_RANK":                   number(s.GroupRank),
+		"GROUP_WORLD_SIZE":             strconv.Itoa(len(s.World.GetMembers())),
+		"ROLE_NAME":                    "default",
+		"ROLE_RANK":                    number(rank),
+		"ROLE_WORLD_SIZE":              number(s.WorldSize),
+		"NODE_RANK":                    number(s.GroupRank),
+		"TORCHELASTIC_USE_AGENT_STORE": "True",
+		"TORCHELASTIC_RESTART_COUNT":   number(s.Restarts),
+		"TORCHELASTIC_MAX_RESTARTS":    number(s.MaxRestarts),
+		"TORCHELASTIC_RUN_ID":          run,
 	})
+	env.addDefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
 	return env.list()
 }
 
@@ -162,73 +156,4 @@ func portOf(addr net.Addr) string {
 		return ""
 	}
 	return port
-}
-
-// writeHostfile lists the members as mpirun and DeepSpeed read it: "address slots=n". Callers hold mu.
-func (a *Agent) writeHostfile() error {
-	var b bytes.Buffer
-	for _, m := range a.world.Members {
-		fmt.Fprintf(&b, "%s slots=%d\n", m.Address, m.Procs)
-	}
-	return replaceFile(a.path("run/hostfile"), b.Bytes())
-}
-
-// writeNoticeFile shows the notices there are, this node's first; without any there is no file. Callers hold mu.
-func (a *Agent) writeNoticeFile() error {
-	file := a.path("run/notice.json")
-	notices := a.allNotices()
-	if len(notices) == 0 {
-		if err := os.Remove(file); err != nil && !os.IsNotExist(err) {
-			return err
-		}
-		return nil
-	}
-	b, err := json.Marshal(struct {
-		noticeView
-		Notices []noticeView `json:"notices"`
-	}{notices[0], notices})
-	if err != nil {
-		return err
-	}
-	return replaceFile(file, append(b, '\n'))
-}
-
-// noticeView is a notice as the API and the notice file show it.
-type noticeView struct {
-	Node     string    `json:"node"`
-	Slot     uint32    `json:"slot"`
-	Own      bool      `json:"own"` // of the node that reads it
-	Deadline time.Time `json:"deadline"`
-	Source   string    `json:"source"`
-}
-
-// allNotices are those of this node, seen by itself, and those the head told of. Callers hold mu.
-func (a *Agent) allNotices() []noticeView {
-	var views []noticeView
-	for _, id := range slices.Sorted(maps.Keys(a.notices)) {
-		n := a.notices[id]
-		views = append(views, noticeView{
-			Node: a.o.Join.Node, Slot: a.o.Join.Slot, Own: true,
-			Deadline: time.Unix(0, n.DeadlineUnixNs).UTC(), Source: n.Source,
-		})
-	}
-	for _, n := range a.world.Notices {
-		if n.Node == a.o.Join.Node && len(a.notices) > 0 {
-			continue
-		}
-		views = append(views, noticeView{
-			Node: n.Node, Slot: n.Slot, Own: n.Node == a.o.Join.Node,
-			Deadline: time.Unix(0, n.DeadlineUnixNs).UTC(), Source: n.Source,
-		})
-	}
-	return views
-}
-
-// replaceFile writes a file that appears, whole, by rename.
-func replaceFile(file string, data []byte) error {
-	temp := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".new")
-	if err := os.WriteFile(temp, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temp, file)
 }

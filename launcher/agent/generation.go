@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -32,8 +33,9 @@ type generation struct {
 	exits  chan rankExit
 	gone   chan struct{} // closed when nothing of it is left
 
-	ending ending     // owned by keep
-	ranks  []*ranking // owned by keep
+	ending ending         // owned by keep
+	ranks  []*ranking     // owned by keep
+	work   sync.WaitGroup // of keep's own goroutines
 
 	state    control.GenerationState // guarded by Agent.mu, like all below
 	sessions []int                   // of its processes
@@ -122,6 +124,7 @@ func (a *Agent) keep(ctx context.Context, g, prior *generation) {
 		<-prior.gone
 		a.logs.Forget(prior.number)
 	}
+	a.show()
 	if err := a.launch(ctx, g); err != nil {
 		a.log.Error("start generation", "generation", g.number, "error", err)
 		a.setState(g, control.GenerationState_ENDED)
@@ -178,7 +181,7 @@ func (a *Agent) launch(ctx context.Context, g *generation) error {
 		}
 		g.ranks = append(g.ranks, r)
 		started.Pids = append(started.Pids, uint32(r.Pid()))
-		a.spawn(func(context.Context) { g.exits <- rankExit{local, r.Wait()} })
+		g.work.Go(func() { g.exits <- rankExit{local, r.Wait()} })
 	}
 	a.mu.Lock()
 	for _, r := range g.ranks {
@@ -201,7 +204,6 @@ func (a *Agent) launch(ctx context.Context, g *generation) error {
 
 // mind reports exits and carries out orders to end, until every rank process is gone.
 func (a *Agent) mind(ctx context.Context, g *generation) {
-	var reporting []chan struct{}
 	for left := len(g.ranks); left > 0; {
 		now := time.Now()
 		changed, next := g.ending.due(now)
@@ -223,14 +225,9 @@ func (a *Agent) mind(ctx context.Context, g *generation) {
 		case <-timer:
 		case e := <-g.exits:
 			left--
-			done := make(chan struct{})
-			reporting = append(reporting, done)
 			r, phase := g.ranks[e.local], g.ending.phase
 			r.exited = true
-			a.spawn(func(context.Context) {
-				defer close(done)
-				a.reportExit(g, r, e.exit, phase)
-			})
+			g.work.Go(func() { a.reportExit(g, r, e.exit, phase) })
 		case end := <-g.ends:
 			a.setState(g, control.GenerationState_ENDING)
 			if name := g.ending.order(end, time.Now()); name != "" {
@@ -247,12 +244,7 @@ func (a *Agent) mind(ctx context.Context, g *generation) {
 			stop()
 		}
 	}
-	for _, done := range reporting {
-		select {
-		case <-done:
-		case <-a.over: // the report was never begun
-		}
-	}
+	g.work.Wait() // all exits are reported before the end is
 }
 
 // reportExit says how a rank ended, with its last words.

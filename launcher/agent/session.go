@@ -131,6 +131,7 @@ func (a *Agent) obey(s *session, order *control.Order) {
 		a.mu.Lock()
 		a.setWorld(body.Notify.GetWorld())
 		a.mu.Unlock()
+		a.spawn(func(context.Context) { a.show() })
 	}
 }
 

@@ -49,7 +49,6 @@ type link struct {
 	seq      uint64
 
 	greeted bool // this head has heard the agent before
-	joined  bool
 	setup   setupState
 	// logs holds how far each stream was taken over.
 	logs map[streamKey]uint64

@@ -2,8 +2,6 @@ package head
 
 import (
 	"context"
-	"hash/fnv"
-	"math/rand/v2"
 	"net"
 
 	"github.com/ephemeral-launcher/launcher/bootstrap"
@@ -22,9 +20,7 @@ func (n Network) dial(ctx context.Context, t sshexec.Target) (*sshexec.Conn, err
 	if n.Dial != nil {
 		return n.Dial(ctx, t)
 	}
-	h := fnv.New64a()
-	h.Write([]byte(t.Addr))
-	return sshexec.DialWhenUp(ctx, t, sshexec.Pacing{Rand: rand.New(rand.NewPCG(rand.Uint64(), h.Sum64()))})
+	return sshexec.DialWhenUp(ctx, t, sshexec.Pacing{})
 }
 
 func (n Network) start(ctx context.Context, conn *sshexec.Conn, p bootstrap.Program) (net.Conn, error) {

@@ -8,8 +8,10 @@ type AttributeDoc struct {
 	// Type is "block", "block with label", or what the value is: string, whole number, number, bool, duration,
 	// bandwidth, list(string), map(string), …
 	Type string `json:"type"`
-	// Default is the value as HCL, or in words what leaving it out means; empty for blocks and what is required.
-	Default  string `json:"default,omitempty"`
+	// Default is the value as HCL; empty for blocks, for what is required, and where leaving it out means no value.
+	Default string `json:"default,omitempty"`
+	// Unset says in words what leaving it out means, where that is no value: "never", "none", …
+	Unset    string `json:"unset,omitempty"`
 	Required bool   `json:"required,omitempty"`
 	// Values are the words allowed, if only some are; for a block those allowed as its label.
 	Values []string `json:"values,omitempty"`
@@ -41,11 +43,7 @@ func (s *blockSpec) docs(path string) []AttributeDoc {
 		docs = append(docs, AttributeDoc{Path: path, Type: typ, Required: s.must, Values: s.labels, Doc: s.doc})
 	}
 	for _, a := range s.attrs {
-		def := a.def
-		if def == "" && !a.required {
-			def = a.unset
-		}
-		docs = append(docs, AttributeDoc{Path: join(path, a.name), Type: string(a.kind), Default: def, Required: a.required, Values: a.values, Doc: a.doc})
+		docs = append(docs, AttributeDoc{Path: join(path, a.name), Type: string(a.kind), Default: a.def, Unset: a.unset, Required: a.required, Values: a.values, Doc: a.doc})
 	}
 	for i := range s.blocks {
 		docs = append(docs, s.blocks[i].docs(join(path, s.blocks[i].name))...)

@@ -18,7 +18,7 @@ const (
 	FeatureSameZoneRequire    Feature = "placement.same_zone=require"
 	FeatureFabricRequired     Feature = "network.fabric=required"
 	FeatureSpares             Feature = "workers.spares"
-	FeatureSpotOrOnDemand     Feature = "workers.market=spot_or_on_demand"
+	FeatureSpotOrOnDemand     Feature = "market=spot_or_on_demand"
 	FeatureMount              Feature = "mount"
 	FeatureRunTorchrun        Feature = "run=torchrun"
 	FeatureRunHorovod         Feature = "run=horovod"

@@ -2,6 +2,7 @@ package jobspec
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"path"
 	"regexp"
@@ -93,7 +94,7 @@ func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 func (d *decoder) tags(b *block) map[string]string {
 	tags := get[map[string]string](b, "tags")
-	for key, value := range tags {
+	for _, key := range slices.Sorted(maps.Keys(tags)) {
 		at := b.at("tags")
 		if g := b.attrs["tags"]; g != nil {
 			at = g.entry(key)
@@ -103,8 +104,8 @@ func (d *decoder) tags(b *block) map[string]string {
 			d.errorf(at, fmt.Sprintf("Reserved tag %q", short(key)), "Tags that begin with launcher- are how the launcher finds what it made.")
 		case key == "" || len(key) > 128:
 			d.errorf(at, fmt.Sprintf("Wrong tag %q", short(key)), "The name of a tag has 1 to 128 characters.")
-		case len(value) > 256:
-			d.errorf(at, fmt.Sprintf("Wrong tag %q", short(key)), "The value of a tag has at most 256 characters, not %d.", len(value))
+		case len(tags[key]) > 256:
+			d.errorf(at, fmt.Sprintf("Wrong tag %q", short(key)), "The value of a tag has at most 256 characters, not %d.", len(tags[key]))
 		}
 	}
 	return notEmpty(tags)
@@ -138,7 +139,7 @@ func (d *decoder) setup(b *block) string {
 func (d *decoder) environment(b *block, j *Job) {
 	env := get[map[string]string](b, "env")
 	g := b.attrs["env"]
-	for key := range env {
+	for _, key := range slices.Sorted(maps.Keys(env)) {
 		at := g.entry(key)
 		d.ranges["env."+key] = at
 		d.variableName("env", key, b, at)

@@ -165,8 +165,12 @@ func TestCheckAvailable(t *testing.T) {
 			serves := AllCapabilities()
 			delete(serves, feature)
 			want := []string{fmt.Sprintf("3 %s is not available in this build", feature)}
-			if diff := cmp.Diff(want, lines(CheckAvailable(job, serves))); diff != "" {
+			got := CheckAvailable(job, serves)
+			if diff := cmp.Diff(want, lines(got)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
+			}
+			for _, d := range got {
+				checkGrammar(t, d)
 			}
 			job.Ranges = nil // as it comes by wire
 			want[0] = "0" + want[0][1:]
@@ -245,7 +249,13 @@ func TestAttributes(t *testing.T) {
 		if _, twice := docs[d.Path]; twice {
 			t.Errorf("%s is listed twice", d.Path)
 		}
-		if d.Doc == "" || d.Type == "" || (d.Default == "" && !d.Required && !strings.HasPrefix(d.Type, "block")) {
+		given := 0
+		for _, is := range []bool{d.Default != "", d.Unset != "", d.Required, strings.HasPrefix(d.Type, "block")} {
+			if is {
+				given++
+			}
+		}
+		if d.Doc == "" || d.Type == "" || (given != 1 && !strings.HasPrefix(d.Type, "block")) {
 			t.Errorf("%s is not documented: %+v", d.Path, d)
 		}
 		docs[d.Path] = d
@@ -274,8 +284,8 @@ func TestAttributes(t *testing.T) {
 				continue
 			}
 			// In brackets stands the default, its first words, or what leaving the whole block out means.
-			same := doc.Default == m[1] || doc.Default == "["+m[1]+"]" || (doc.Default != "" && strings.HasPrefix(m[1], doc.Default+":")) ||
-				(doc.Default != "" && strings.HasPrefix(doc.Default, strings.SplitN(m[1], ":", 2)[0]))
+			first, _, _ := strings.Cut(m[1], ":")
+			same := doc.Default == m[1] || doc.Default == "["+m[1]+"]" || doc.Unset == m[1] || (doc.Unset != "" && strings.HasPrefix(doc.Unset, first))
 			block, _, _ := strings.Cut(path, ".")
 			if !same && !strings.HasSuffix(docs[block].Doc, "left out: "+m[1]) {
 				t.Errorf("%s: got default %s, want %s", path, doc.Default, m[1])

@@ -41,7 +41,7 @@ type decoder struct {
 	ranges Ranges
 	diags  hcl.Diagnostics
 	files  map[string]string // what CheckFiles shall find
-	anchor hcl.Range // for what has no place of its own in the file
+	anchor hcl.Range         // for what has no place of its own in the file
 }
 
 func (d *decoder) errorf(at hcl.Range, summary, detail string, args ...any) {

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -35,7 +37,8 @@ func CheckFiles(job *Job) hcl.Diagnostics {
 			}
 		}
 	}
-	for path, file := range job.Files {
+	for _, path := range slices.Sorted(maps.Keys(job.Files)) {
+		file := job.Files[path]
 		attribute := path[strings.LastIndex(path, ".")+1:]
 		switch info, err := os.Stat(file); {
 		case err != nil:

@@ -106,6 +106,9 @@ func plainText(v cty.Value) bool {
 
 // command warns of what people bring along in the command line of torchrun.
 func (d *decoder) command(b *block, r Run) {
+	if strings.Contains(r.Command, "\r") {
+		d.errorf(b.at("command"), "command has Windows line ends", "bash takes the carriage return as part of the last word. Save the file with Unix line ends.")
+	}
 	words := strings.Fields(r.Command)
 	at := slices.IndexFunc(words, func(w string) bool {
 		return path.Base(w) == "torchrun" || w == "torch.distributed.run" || w == "torch.distributed.launch"

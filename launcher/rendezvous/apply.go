@@ -75,15 +75,14 @@ func (c *Core) applyJoined(in Joined) {
 	if n.procs = in.Procs; n.procs <= 0 {
 		n.procs = c.cfg.Procs
 	}
-	_, member := c.world.has(n)
+	current := c.world != nil && n.owes == c.world.number
+	if current && c.restored && in.Running != n.owes {
+		n.owes, current = 0, false // this head never started anything there
+	}
 	switch {
-	case member && n.owes == c.world.number && c.phase == running:
+	case current && c.phase == running:
 		// Nothing to learn: its start may still be under way.
-	case member && n.owes == c.world.number:
-		if c.restored && in.Running != n.owes {
-			n.owes = 0 // this head never started anything there
-			return
-		}
+	case current:
 		c.sendEnd([]*node{n}, End{Generation: n.owes, Graceful: c.world.graceful, Cause: c.world.ending})
 	case in.Running == 0:
 		n.owes = 0
@@ -96,15 +95,16 @@ func (c *Core) applyJoined(in Joined) {
 // hear renews a lease and reports whether that can matter to any rule before the lease is over.
 func (c *Core) hear(in Heard) bool {
 	n := c.byName[in.Node]
-	if n == nil || n.lost {
+	if n == nil || n.lost || !n.joined {
 		return false
 	}
+	back := c.silent(n)
 	n.heard = c.now
 	if n.noticed && c.now >= n.deadline+outliveAfter {
 		n.noticed, n.outlived = false, true
 		return true
 	}
-	return false
+	return back
 }
 
 func (c *Core) applyGone(in Gone) {
@@ -178,7 +178,7 @@ func (c *Core) applyExited(in Exited) {
 	case w.ending != "":
 		// Part of the ending: neither success nor failure.
 	case in.Phase != ByItself:
-		w.hole, w.excused = true, true
+		c.pierce(n)
 	default:
 		w.failed = true
 		if !w.excused {
@@ -198,7 +198,22 @@ func (c *Core) applyEnded(in Ended) {
 	}
 	n.owes = 0
 	if m, ok := c.world.has(n); ok && c.phase == running && c.world.unfinished(m) {
-		c.world.hole, c.world.excused = true, true
+		c.pierce(n)
+	}
+}
+
+// pierce records that processes of n vanished from the running generation without an exit to blame.
+func (c *Core) pierce(n *node) {
+	w := c.world
+	if w.hole {
+		return
+	}
+	w.hole, w.excused = true, true
+	if c.now >= w.formed+unfitAfter {
+		n.holes = 0
+	}
+	if n.holes++; n.holes == unfitHoles {
+		c.lose(n, LostUnfit)
 	}
 }
 

@@ -11,6 +11,7 @@ type checker struct {
 	core *Core
 
 	joined, lost map[string]bool
+	before       map[string]bool // lost to an older head process
 	slot         map[string]int
 	heard        map[string]time.Duration
 	owes         map[string]int // the generation that may live there
@@ -19,7 +20,7 @@ type checker struct {
 
 	form     *Form
 	closed   bool
-	formed   bool // by this core
+	formed   bool            // by this core
 	done     map[[2]int]bool // generation, rank
 	charged  int
 	first    *Charged
@@ -32,9 +33,11 @@ func newChecker(cfg Config, core *Core, past Past) *checker {
 		done: map[[2]int]bool{}, charged: past.Restarts, first: past.FirstCharge, closed: true}
 	if past.Generation > 0 {
 		k.form = &Form{Generation: past.Generation, Members: past.Members}
-		k.closed = len(past.Members) == 0
+		k.closed = past.Closed || len(past.Members) == 0
 		for _, m := range past.Members {
-			k.owes[m.Node] = past.Generation
+			if !past.Closed {
+				k.owes[m.Node] = past.Generation
+			}
 		}
 	}
 	return k
@@ -74,9 +77,9 @@ func (k *checker) learn(now time.Duration, in Input) {
 			k.slot[in.Node] = in.Slot
 		}
 		k.joined[in.Node], k.heard[in.Node] = true, now
-		switch owes := k.owes[in.Node]; {
-		case k.form != nil && owes == k.form.Generation && (k.formed || in.Running == owes):
-		case in.Running != 0 && (owes == 0 || k.form == nil || owes != k.form.Generation):
+		switch current := k.form != nil && k.owes[in.Node] == k.form.Generation; {
+		case current && k.formed:
+		case in.Running != 0:
 			k.owes[in.Node] = in.Running
 		default:
 			delete(k.owes, in.Node)
@@ -195,6 +198,8 @@ func (k *checker) checkForm(now time.Duration, f Form) error {
 			return fmt.Errorf("slot %d twice", m.Slot)
 		case !k.joined[m.Node] || k.lost[m.Node]:
 			return fmt.Errorf("%s: joined is %v, lost is %v", m.Node, k.joined[m.Node], k.lost[m.Node])
+		case k.before[m.Node]:
+			return fmt.Errorf("%s was lost to the head process before", m.Node)
 		case k.leaving[m.Node]:
 			return fmt.Errorf("%s is leaving", m.Node)
 		}

@@ -46,18 +46,25 @@ import (
 	"time"
 )
 
-// Times that the design fixes and no job changes.
+// Times that no job changes.
 const (
-	leaseMargin   = 2 * time.Second  // between the agent killing its ranks and the head giving them away
-	deadlineSlack = 2 * time.Second  // an ending for a notice starts grace and this before the deadline
-	termWait      = 10 * time.Second // SIGTERM to SIGKILL in an ending on purpose
-	killWait      = time.Second      // the same after a loss or a failed rank
+	defaultLostAfter = 10 * time.Second
+	leaseMargin      = 2 * time.Second  // between the agent killing its ranks and the head giving them away
+	deadlineSlack    = 2 * time.Second  // an ending for a notice starts grace and this before the deadline
+	termWait         = 10 * time.Second // SIGTERM to SIGKILL in an ending on purpose
+	killWait         = time.Second      // the same after a loss or a failed rank
 	// stuckAfter is what an agent gets beyond the sequence to report Ended. Freeing the memory of a large
 	// process takes tens of seconds, and being stuck costs a machine.
 	stuckAfter = time.Minute
 	// outliveAfter is how long after its deadline a noticed node must still be heard to count as healthy again.
 	// Clouds are late by seconds, not minutes.
 	outliveAfter = 2 * time.Minute
+	// formEvery keeps apart generations that die at once, as where an agent refuses to start.
+	formEvery = time.Second
+	// A node whose processes vanish without an exit in so many generations in a row, each less than unfitAfter old,
+	// is lost.
+	unfitHoles = 3
+	unfitAfter = time.Minute
 	// completeAfter is how long nobody else must have been coming before the first generation starts below max: the
 	// supervisor takes a moment to order again, elsewhere, what was refused.
 	completeAfter = time.Second
@@ -73,7 +80,7 @@ type Config struct {
 	OneExit  bool // one process per node stands for all its ranks (torchrun)
 
 	StartWait time.Duration // first generation: from min to starting without the rest
-	LostAfter time.Duration // the member lease
+	LostAfter time.Duration // the member lease; 0: 10 s
 	GrowEvery time.Duration // from forming a generation to ending it for growth
 	BelowMin  time.Duration // held for so long, give up
 	Grace     time.Duration // preemption.grace
@@ -90,7 +97,8 @@ const DefaultCoalesce = 200 * time.Millisecond
 // Past is what a head process knows of the one before it. The zero value is a new run.
 type Past struct {
 	Generation  int      // the last one formed
-	Members     []Member // of it, if it was not closed; unknown members are waited out for one lease
+	Members     []Member // of it; if they are unknown, whoever they were is waited out for one lease
+	Closed      bool     // nothing of it lives any more
 	Slots       []int    // that a loss or notice left empty
 	Restarts    int      // charged so far
 	FirstCharge *Charged // nil if Restarts is 0
@@ -125,6 +133,7 @@ type node struct {
 	member    int // the generation it was last in
 	groupRank int // and its place there
 
+	holes  int           // generations in a row that died young for want of its processes
 	owes   int           // the generation that may still have processes there
 	endAt  time.Duration // when it was told to end that
 	endFor time.Duration // how long the sequence takes; 0: not told
@@ -185,6 +194,9 @@ func New(cfg Config, past Past) *Core {
 	cfg.Procs = max(cfg.Procs, 1)
 	cfg.Min = max(cfg.Min, 1)
 	cfg.Max = max(cfg.Max, cfg.Min)
+	if cfg.LostAfter <= 0 {
+		cfg.LostAfter = defaultLostAfter
+	}
 	c := &Core{
 		cfg: cfg, target: cfg.Max, next: never, byName: map[string]*node{},
 		generation: past.Generation, slots: slices.Clone(past.Slots), cause: CauseStart,
@@ -202,10 +214,15 @@ func New(cfg Config, past Past) *Core {
 	}
 	c.world = newWorld(past.Generation, past.Members, 0)
 	c.world.ending, c.world.graceful = CauseHeadRestarted, true // without their store the ranks can still save
-	c.phase = ending
+	if !past.Closed {
+		c.phase = ending
+	}
 	for i, m := range c.world.members {
 		n := &node{name: m.Node, slot: m.Slot, procs: m.Procs, addr: m.Addr}
-		n.owes, n.member, n.groupRank = past.Generation, past.Generation, i
+		n.member, n.groupRank = past.Generation, i
+		if !past.Closed {
+			n.owes = past.Generation
+		}
 		c.insert(n)
 		c.slots = append(c.slots, m.Slot)
 	}

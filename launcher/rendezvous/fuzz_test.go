@@ -23,7 +23,7 @@ func decode(data []byte) (cfg Config, past Past, steps []timed) {
 	cfg.OneExit = flags&16 != 0
 	cfg.MaxRestarts = int(flags >> 5 & 3)
 	if data[1]&1 != 0 {
-		past = Past{Generation: 5, Restarts: int(data[1] >> 7)}
+		past = Past{Generation: 5, Closed: data[1]&8 != 0, Restarts: int(data[1] >> 7)}
 		for i := range int(data[1] >> 1 & 3) {
 			past.Members = append(past.Members, Member{Node: string(rune('a' + i)), Slot: i, GroupRank: i, Procs: 1})
 		}

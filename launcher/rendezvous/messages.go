@@ -24,6 +24,7 @@ const (
 const (
 	LostSilent = "silent" // lost_after + 2 s without a beat
 	LostStuck  = "stuck"  // its processes did not end; the shell must stop answering its beats
+	LostUnfit  = "unfit"  // its processes vanish or never start, again and again
 )
 
 // How a run finished, in Finish.Cause.
@@ -65,7 +66,7 @@ type Joined struct {
 }
 
 // Heard is a beat of the member lease, as received. The agent counts its lease from the sending of the beat, which
-// is earlier, so what is decided here is never too early.
+// is earlier, so what is decided here is never too early. A beat counts, and may be answered, from Joined to Lost.
 type Heard struct{ Node string }
 
 // Gone says on evidence that a node is no more: the provider lists it as gone, or it ended itself.
@@ -100,7 +101,8 @@ type Exited struct {
 	Phase      ExitPhase
 }
 
-// Ended says that no process of that generation lives on the node any more. It follows the node's last Exited.
+// Ended says that no process of that generation lives on the node any more. It follows the node's last Exited, and
+// answers End also where none ever lived. The shell sends it for an agent that refuses to start a generation.
 type Ended struct {
 	Node       string
 	Generation int

@@ -14,7 +14,7 @@ func (c *Core) expire() {
 			if over() {
 				n.owes = 0
 			}
-		case n.lost || !n.joined && n.owes == 0:
+		case n.lost || !n.joined && n.member == 0 && n.owes == 0:
 		case over():
 			n.owes = 0
 			c.lose(n, LostSilent)
@@ -34,7 +34,7 @@ func (c *Core) lose(n *node, cause string) {
 	n.lost = true
 	c.current = false
 	_, member := c.world.has(n)
-	if member = member && c.phase != forming; member || cause == LostSilent || cause == LostStuck {
+	if member = member && c.phase != forming; member || cause == LostSilent || cause == LostStuck || cause == LostUnfit {
 		c.emit(Lost{Node: n.name, Slot: n.slot, Attempt: n.attempt, Cause: cause, Member: member})
 	}
 	if cause != LostStuck {
@@ -79,11 +79,11 @@ func (c *Core) tryForm() {
 		}
 		c.finish(f)
 		return
-	case slices.ContainsFunc(c.nodes, func(n *node) bool { return n.owes != 0 }):
-		return // Ended, Gone or the lease will tell
+	case slices.ContainsFunc(c.nodes, c.unclear):
+		return // Joined, Ended, Gone or the lease will tell
 	case c.charged+len(c.blames) > c.cfg.MaxRestarts:
 		return // the verdict decides whether there is a next generation
-	case !c.due(c.quiet):
+	case !c.due(c.quiet), c.world != nil && !c.due(c.world.formed+formEvery):
 		return
 	}
 	picked := c.pick()
@@ -103,6 +103,10 @@ func (c *Core) tryForm() {
 		c.form(picked)
 	}
 }
+
+// unclear reports whether n may have processes of an older generation, or was in it and has not come back to this
+// head process yet: to form without it would only mean to form again a second later.
+func (c *Core) unclear(n *node) bool { return n.owes != 0 || n.member != 0 && !n.joined && !n.lost }
 
 // isComplete reports whether the supervisor has expected nobody else for a while.
 func (c *Core) isComplete() bool {

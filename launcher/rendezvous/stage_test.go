@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 )
 
@@ -23,7 +22,7 @@ import (
 //	wedge c                never answers End                     slow c 9       answers End after 9 s
 //	checkpoint             scale 3                               stop budget    tick
 type stage struct {
-	t      testing.TB
+	t      failer
 	core   *Core
 	now    time.Duration
 	queue  []cue
@@ -32,6 +31,14 @@ type stage struct {
 	outs   []Output
 	done   bool
 	watch  func(Input, []Output)
+	leases bool // agents whose beats nobody answers kill their processes
+}
+
+// failer is what *testing.T and *rapid.T have in common here.
+type failer interface {
+	Helper()
+	Fatal(...any)
+	Fatalf(string, ...any)
 }
 
 type cue struct {
@@ -41,13 +48,18 @@ type cue struct {
 
 type agent struct {
 	muted, wedged bool
+	sick          bool // was wedged at some time
+	stranger      bool // has not joined the head process that runs
+	cut           bool // lost: nobody answers its beats any more
+	answered      time.Duration
+	replay        []Exited // what it tells a new head process
 	slow          time.Duration
 	running       int
 	procs         int
 	exited        map[int]bool
 }
 
-func newStage(t testing.TB, cfg Config, past Past) *stage {
+func newStage(t failer, cfg Config, past Past) *stage {
 	return &stage{t: t, core: New(cfg, past), agents: map[string]*agent{}}
 }
 
@@ -76,6 +88,7 @@ func (s *stage) run(until time.Duration) {
 			s.now = tick
 			s.step(Tick{})
 		default:
+			s.now = until
 			return
 		}
 	}
@@ -97,9 +110,18 @@ func (s *stage) step(in Input) {
 func (s *stage) obey(o Output) {
 	switch o := o.(type) {
 	case Form:
+		for name, a := range s.agents {
+			if s.leases && a.running != 0 {
+				s.t.Fatalf("%v: generation %d formed while %d lives on %s", s.now, o.Generation, a.running, name)
+			}
+		}
 		for _, m := range o.Members {
 			a := s.agent(m.Node)
-			a.running, a.procs, a.exited = o.Generation, m.Procs, map[int]bool{}
+			if s.leases && s.now >= a.answered+s.core.cfg.LostAfter {
+				s.at(s.now, func() { s.step(Ended{Node: m.Node, Generation: o.Generation}) }) // it refuses
+				continue
+			}
+			a.running, a.procs, a.exited, a.replay = o.Generation, m.Procs, map[int]bool{}, nil
 		}
 	case End:
 		for _, name := range o.Nodes {
@@ -112,18 +134,22 @@ func (s *stage) obey(o Output) {
 				wait = a.slow
 			}
 			s.at(s.now+wait, func() {
-				if a.wedged || a.muted || a.running != o.Generation {
+				if a.wedged || a.muted {
 					return
 				}
 				for r := range a.procs {
-					if !a.exited[r] {
+					if a.running == o.Generation && !a.exited[r] {
 						s.step(Exited{Node: name, Generation: o.Generation, LocalRank: r, Signal: "SIGTERM", Phase: AfterTerm})
 					}
 				}
-				a.running = 0
+				if a.running == o.Generation {
+					a.running = 0
+				}
 				s.step(Ended{Node: name, Generation: o.Generation})
 			})
 		}
+	case Lost:
+		s.agent(o.Node).cut = true
 	case Finish:
 		s.done = true
 	}
@@ -138,11 +164,15 @@ func (s *stage) agent(name string) *agent {
 
 func (s *stage) beat(name string) {
 	s.at(s.now+time.Second, func() {
-		if s.done {
+		a := s.agent(name)
+		switch {
+		case s.done:
 			return
-		}
-		if !s.agent(name).muted {
+		case !a.muted && !a.cut && !a.stranger:
+			a.answered = s.now
 			s.step(Heard{Node: name})
+		case s.leases && a.running != 0 && s.now >= a.answered+s.core.cfg.LostAfter:
+			a.running = 0
 		}
 		s.beat(name)
 	})
@@ -188,7 +218,7 @@ func (s *stage) perform(verb string, args []string) {
 			if running != "" {
 				a.running, a.procs = j.Running, max(j.Procs, 1)
 			}
-			a.muted = false
+			a.muted, a.answered = false, s.now
 			s.step(j)
 			if verb == "join" {
 				s.beat(name)

@@ -457,6 +457,27 @@ func TestLoss(t *testing.T) {
 			50.5 closed 1 loss
 			50.5 form 2 loss a,b,c,d
 		`},
+		{name: "processes of a node vanish again and again", cfg: elastic(), script: `
+			1 join a b c d
+			2 ended c
+			4 ended c
+			6 ended c
+		`, want: `
+		`},
+		{name: "processes of a node vanish now and then", cfg: elastic(), script: `
+			1 join a b c d
+			2 ended c
+			4 ended c
+			70 ended c
+			72 ended c
+		`, want: `
+		`},
+		{name: "no two generations within a second", cfg: with(elastic(), func(c *Config) { c.Min, c.Max = 1, 1 }), script: `
+			1 join a
+			1 ended a
+			2 ended a
+		`, want: `
+		`},
 		{name: "gone before it was ever heard of", cfg: elastic(), script: `
 			1 gone d
 			2 join a b c d
@@ -1375,6 +1396,14 @@ func TestHeadRestart(t *testing.T) {
 			150 end 8 replacement gracefully a,b,c
 			152 closed 8 replacement
 			152 form 9 replacement a,b,c,d2
+		`},
+		{name: "the last generation was closed", cfg: elastic(), past: Past{Generation: 7, Members: members, Closed: true}, script: `
+			100 tick
+			101 join c d
+			102 join b
+		`, want: `
+			112 lost a silent
+			112 form 8 head_restarted d,b,c
 		`},
 		{name: "scaled before", cfg: elastic(), past: Past{Generation: 7, Members: members, Workers: 2}, script: `
 			100 tick

@@ -77,9 +77,17 @@ func (w *world) exit(from, to int, s rankState) (changed int) {
 
 // fits reports whether a node could be in the next generation.
 func (c *Core) fits(n *node) bool {
-	return n.joined && !n.lost && !n.noticed && !n.leaving &&
-		(n.owes == 0 || c.world != nil && n.owes == c.world.number)
+	if !n.joined || n.lost || n.noticed || n.leaving {
+		return false
+	}
+	if _, member := c.world.has(n); member && c.phase == running {
+		return true // one slow beat takes nobody out
+	}
+	return n.owes == 0 && !c.silent(n)
 }
+
+// silent reports whether the agent of n must think that its lease is over: it would start nothing.
+func (c *Core) silent(n *node) bool { return c.now >= max(n.heard, c.floor)+c.cfg.LostAfter }
 
 // pick returns who would be in a generation formed now: members of the last one, then who fills a slot that was in
 // the world, then the others.

@@ -39,6 +39,7 @@
 //	launcher-machine-lease SECONDS   renew the lease; the TTL given to Create is its first value
 //	launcher-machine-rekey           read a private host key (OpenSSH PEM) from stdin; connections made after it returned get this key and no other
 //
+// Below a user namespace (where the caller is not root) everybody is the caller, and setuid programs have no effect.
 // Writing the FIFO instead of running the command costs no process: open it once O_WRONLY|O_NONBLOCK and write one line per renewal.
 // The lease counts in boot time, suspended time included.
 package local
@@ -120,6 +121,7 @@ func (p *Provider) Info(context.Context) (providers.Info, error) {
 		},
 		NoticeSource:    "file",
 		DefaultUser:     guestUser(),
+		RotatesHostKeys: true,
 		BillingInterval: time.Second,
 		LeakBoundDoc:    "each machine is a process that ends itself when its lease is over",
 	}, nil

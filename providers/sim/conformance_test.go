@@ -118,6 +118,12 @@ func slow(seed uint64) sim.Options {
 
 func TestConformance(t *testing.T) {
 	t.Run("instant", func(t *testing.T) { providertest.Run(t, harness(sim.Options{PageSize: 5}, nil)) })
+	t.Run("real time", func(t *testing.T) {
+		h := harness(sim.Options{PageSize: 5, ConsistencyWindow: 50 * time.Millisecond}, nil)
+		h.Around, h.Poll, h.Settle, h.ShortTTL = nil, 5*time.Millisecond, 30*time.Second, 300*time.Millisecond
+		h.CancelAfter = nil
+		providertest.Run(t, h)
+	})
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprintf("slow/%d", seed), func(t *testing.T) { providertest.Run(t, harness(slow(seed), nil)) })
 	}

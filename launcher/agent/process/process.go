@@ -253,6 +253,11 @@ func (t *Terminal) Read(p []byte) (int, error) {
 // Write is what a user types.
 func (t *Terminal) Write(p []byte) (int, error) { return t.file.Write(p) }
 
+// SetReadDeadline bounds Read from now on.
+func (t *Terminal) SetReadDeadline(left time.Duration) error {
+	return t.file.SetReadDeadline(time.Now().Add(left))
+}
+
 // Close hangs up.
 func (t *Terminal) Close() error { return t.file.Close() }
 

@@ -199,6 +199,22 @@ func writeAll(c *session, chunks [][]byte, small []byte, n int) error {
 	return err
 }
 
+// lastWords writes the replies to what was right before the request that ended the session. A peer that does not take them soon goes without.
+func (c *session) lastWords(cause error) {
+	if c.out.pending() == 0 {
+		return
+	}
+	c.writers.Add(1)
+	limit := time.AfterFunc(time.Second, func() {
+		defer c.writers.Done()
+		c.abort(cause)
+	})
+	c.out.flush(c) // the session is ending for another reason already
+	if limit.Stop() {
+		c.writers.Done()
+	}
+}
+
 // kick has the outbox written by a goroutine of its own, unless somebody is at it. It never blocks.
 func (c *session) kick() {
 	o := &c.out

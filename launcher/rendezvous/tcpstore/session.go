@@ -24,6 +24,7 @@ type session struct {
 	server *Server
 	store  *Store // fixed: a connection never changes its generation
 	conn   net.Conn
+	source io.Reader // of conn
 	peer   string
 	info   ConnInfo
 	out    outbox
@@ -71,7 +72,7 @@ func (c *session) Read(p []byte) (int, error) {
 	if err := c.out.flush(c); err != nil {
 		return 0, err
 	}
-	return c.conn.Read(p)
+	return c.source.Read(p)
 }
 
 // lock takes the Store's lock, unless the session has been closed.

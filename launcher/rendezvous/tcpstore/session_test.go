@@ -435,6 +435,27 @@ func TestStrangersAreClosed(t *testing.T) {
 	}
 }
 
+// TestRepliesBeforeAMistake: what was right before it is answered, but a peer that does not take the answer is not waited for long.
+func TestRepliesBeforeAMistake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{})
+		reading, deaf := connect(t, s), connect(t, s)
+		reading.send(handshake, opAdd, "/n", 1, byte(99))
+		reading.expect(1)
+		if err := reading.expectClosed(); !errors.Is(err, ErrProtocol) {
+			t.Errorf("reading: %v, want ErrProtocol", err)
+		}
+		deaf.send(handshake, opAdd, "/n", 1, byte(99))
+		start := time.Now()
+		if err := <-deaf.done; !errors.Is(err, ErrProtocol) {
+			t.Errorf("deaf: %v, want ErrProtocol", err)
+		}
+		if waited := time.Since(start); waited != time.Second {
+			t.Errorf("waited %v, want 1 s", waited)
+		}
+	})
+}
+
 // TestAnnouncedLengthIsNotAllocated: sixty-four announced megabytes that do not come cost next to nothing.
 func TestAnnouncedLengthIsNotAllocated(t *testing.T) {
 	request := bytesOf(handshake, opSet, "/k", 64<<20)

@@ -1,0 +1,49 @@
+// Command launcher gives one training job its own disposable cluster. `launcher --help` lists its commands; each command is one file.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/ephemeral-launcher/launcher/launcher/head"
+	"github.com/ephemeral-launcher/launcher/providers"
+	"github.com/ephemeral-launcher/launcher/providers/local"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() { os.Exit(run(context.Background(), os.Args)) }
+
+// run is main without the exit. The hidden commands come before everything else: they start in milliseconds, on machines.
+func run(ctx context.Context, args []string) int {
+	if len(args) > 1 {
+		switch args[1] {
+		case "machine":
+			return local.MachineMain(ctx, args[2:])
+		case "head":
+			return headProcess().Command(ctx, args[2:])
+		}
+	}
+	fmt.Fprintln(os.Stderr, "launcher: no commands yet")
+	return 2
+}
+
+// headProcess is what the hidden command `launcher head` runs with.
+func headProcess() head.Process {
+	self, err := os.Executable()
+	if err != nil {
+		self = os.Args[0]
+	}
+	return head.Process{
+		Self: []string{self, "head"}, Version: version,
+		Provider: func(folder, name string, env map[string]string) (providers.Provider, error) {
+			switch name {
+			case "local":
+				return local.New(local.Options{Executable: []string{self, "machine"}}), nil
+			}
+			return nil, fmt.Errorf("open provider %s: this build has no such provider", name)
+		},
+	}
+}
