@@ -81,7 +81,7 @@ func schemaOf(p providers.Provider) (jobspec.Schema, error) {
 	}
 	var s jobspec.Schema
 	for _, a := range info.Schema {
-		s.Attributes = append(s.Attributes, jobspec.Attribute{Name: a.Name, Type: a.Type, Required: a.Required, Default: a.Default, Doc: a.Doc})
+		s.Attributes = append(s.Attributes, jobspec.Attribute{Name: a.Name, Type: a.Type, Required: a.Required, Doc: a.Doc})
 	}
 	return s, nil
 }

@@ -54,7 +54,7 @@ func (o RetryOptions) call(ctx context.Context, c *call, do func(context.Context
 	for attempt := 1; ; attempt++ {
 		err := do(ctx)
 		code := CodeOf(err)
-		if err == nil || ctx.Err() != nil || !code.Retryable() || !c.safe && code != Throttled {
+		if err == nil || !code.Retryable() || !c.safe && code != Throttled {
 			return err
 		}
 		wait := time.Duration(o.Rand() * min(float64(o.Cap), float64(o.Base)*math.Exp2(float64(attempt-1))))
@@ -70,8 +70,11 @@ func (o RetryOptions) call(ctx context.Context, c *call, do func(context.Context
 	}
 }
 
-// pause waits for d, or until ctx ends.
+// pause waits for d, or until ctx ends; if it has ended, that counts even where d is 0.
 func pause(ctx context.Context, d time.Duration) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -71,10 +71,14 @@ func (r *Relay) Stall(on bool) { r.up.stall(on); r.down.stall(on) }
 func (r *Relay) Cut() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// An RST instead of a FIN; on all before the first is closed, since its pump
+	// then closes the other one.
 	for c := range r.conns {
 		if t, ok := c.(*net.TCPConn); ok {
-			_ = t.SetLinger(0) // an RST instead of a FIN; a closed socket may refuse
+			_ = t.SetLinger(0) // a closed socket may refuse
 		}
+	}
+	for c := range r.conns {
 		_ = c.Close() // dying is the point
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -139,8 +140,8 @@ func (s *Server) SetAuthorizedKeys(lines ...string) error {
 }
 
 // Serve accepts until ctx ends, then closes the listener, ends every connection
-// as ServeConn does, and returns nil once all are gone. Another error of Accept
-// is returned after the same clean-up.
+// as ServeConn does, and returns nil once all are gone. When descriptors run out
+// it waits for some; another error of Accept is returned after the same clean-up.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var conns sync.WaitGroup
@@ -156,6 +157,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
+			}
+			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ECONNABORTED) {
+				pause := time.NewTimer(50 * time.Millisecond)
+				select {
+				case <-ctx.Done():
+				case <-pause.C:
+				}
+				pause.Stop()
+				continue
 			}
 			return fmt.Errorf("sshd accept on %s: %w", l.Addr(), err)
 		}

@@ -210,7 +210,8 @@ func TestPTY(t *testing.T) {
 	resize <- sshexec.WindowSize{Rows: 20, Columns: 70}
 	io.WriteString(typed, "stty size; echo e\"\"nd\n")
 	expect("20 70\r\nend")
-	io.WriteString(typed, "echo st\"\"arted; sleep 60\n")
+	// Said by the foreground process itself, else ^C may come before it is that.
+	io.WriteString(typed, "sh -c 'echo st\"\"arted; exec sleep 60'\n")
 	expect("started")
 	io.WriteString(typed, "\x03")
 	expect("ready>")
@@ -288,8 +289,9 @@ func TestForward(t *testing.T) {
 		t.Errorf("through the forward: %q, %v", got, err)
 	}
 	for _, addr := range []string{"192.0.2.1:22", "example.invalid:22", "0.0.0.0:22"} {
-		if _, err := c.Dial(t.Context(), "tcp", addr); err == nil {
-			t.Errorf("forward to %s was opened", addr)
+		_, err := c.Dial(t.Context(), "tcp", addr)
+		if refused, ok := errors.AsType[*ssh.OpenChannelError](err); !ok || refused.Reason != ssh.Prohibited {
+			t.Errorf("forward to %s: %v, want it prohibited", addr, err)
 		}
 	}
 }
@@ -340,5 +342,117 @@ func TestOptions(t *testing.T) {
 		if _, err := sshd.New(o); err == nil {
 			t.Errorf("%s: New succeeded", name)
 		}
+	}
+}
+
+// TestRekey: a living connection re-keys with the host key it began with, after
+// that was replaced.
+func TestRekey(t *testing.T) {
+	r := newRig(t, sshd.Options{})
+	signer, err := sshkey.ParsePrivate(r.user.Private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var proved []string
+	c, err := ssh.Dial("tcp", r.addr, &ssh.ClientConfig{
+		Config: ssh.Config{RekeyThreshold: 64 << 10},
+		User:   "me", Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)},
+		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
+			proved = append(proved, ssh.FingerprintSHA256(key))
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := sshkey.New("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.server.SetHostKey(next.Private); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.server.HostKey() + " "; !strings.HasPrefix(next.Public+" ", got) {
+		t.Errorf("HostKey() = %q, want the new one", got)
+	}
+	s, err := c.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := s.Output("head -c 1000000 /dev/zero"); len(out) != 1000000 || err != nil {
+		t.Errorf("got %d bytes, %v", len(out), err)
+	}
+	c.Close()
+	_ = c.Wait() // for the goroutine that calls back; its error is our close
+	if len(proved) < 2 {
+		t.Errorf("no re-keying took place: %d key exchanges", len(proved))
+	}
+	for i, got := range proved {
+		if got != r.host.Fingerprint {
+			t.Errorf("key exchange %d proved %s, want the first key", i+1, got)
+		}
+	}
+}
+
+// TestStartups holds the drop rule to OpenSSH's: never below Begin, always at
+// Full, by chance between.
+func TestStartups(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		pending int
+		random  float64
+		dropped bool
+	}{
+		{"below begin", 1, 0, false},
+		{"at begin, lucky", 2, 0.31, false},
+		{"at begin, unlucky", 2, 0.29, true},
+		{"half way, lucky", 3, 0.66, false},
+		{"half way, unlucky", 3, 0.64, true},
+		{"full", 4, 0.999, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, sshd.Options{
+				Startups: &sshd.Startups{Begin: 2, Rate: 30, Full: 4},
+				// Those that are to be pending draw 0.999 and get in.
+				Random: drawLast(tt.pending-1, tt.random),
+			})
+			greet := func() string {
+				c, err := net.Dial("tcp", r.addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = c.Close() })
+				buf := make([]byte, 64)
+				n, err := c.Read(buf)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(buf[:n])
+			}
+			for range tt.pending {
+				if got := greet(); !strings.HasPrefix(got, "SSH-2.0-") {
+					t.Fatalf("a connection that should be pending got %q", got)
+				}
+			}
+			want := "SSH-2.0-launcher"
+			if tt.dropped {
+				want = "Not allowed at this time"
+			}
+			if got := strings.TrimSpace(greet()); got != want {
+				t.Errorf("server said %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// drawLast yields last once the connections before it have drawn: those from
+// Begin (2) on do.
+func drawLast(pending int, last float64) func() float64 {
+	left := pending - 1
+	return func() float64 {
+		if left--; left >= 0 {
+			return 0.999
+		}
+		return last
 	}
 }

@@ -19,6 +19,8 @@ type Channel struct {
 	addr   string
 	rx, tx *buffer
 	stderr tail
+	// collected is closed when stderr is complete, over when everything is.
+	collected, over chan struct{}
 
 	mu   sync.Mutex
 	late *time.Timer // set by Close: ends the lingering
@@ -56,12 +58,17 @@ func (c *Conn) Channel(ctx context.Context, cmd string) (*Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	ch := &Channel{remote: p, addr: c.addr, rx: newBuffer(), tx: newBuffer()}
-	for _, pump := range []func(){ch.receive, ch.send, ch.collect} {
-		if !c.start(pump) {
-			_ = p.channel.Close()
-			return nil, c.closedError()
-		}
+	ch := &Channel{remote: p, addr: c.addr, rx: newBuffer(), tx: newBuffer(),
+		collected: make(chan struct{}), over: make(chan struct{})}
+	if !c.start(func() {
+		var pumps sync.WaitGroup
+		pumps.Go(ch.send)
+		pumps.Go(ch.collect)
+		ch.receive()
+		pumps.Wait()
+	}) {
+		_ = p.channel.Close()
+		return nil, c.closedError()
 	}
 	return ch, nil
 }
@@ -82,6 +89,7 @@ func (ch *Channel) receive() {
 	end := io.EOF
 	select {
 	case <-ch.remote.over:
+		<-ch.collected // stderr has ended with the channel
 		if ch.remote.err != nil {
 			end = ch.remote.err
 		} else if !ch.remote.exit.OK() {
@@ -91,6 +99,8 @@ func (ch *Channel) receive() {
 	}
 	ch.rx.finish(end)
 	<-ch.remote.over
+	<-ch.collected
+	close(ch.over)
 	ch.tx.abandon(io.ErrClosedPipe) // nobody is left to write to
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -120,7 +130,15 @@ func (ch *Channel) send() {
 }
 
 func (ch *Channel) collect() {
-	_, _ = io.Copy(&ch.stderr, ch.remote.channel.Stderr()) // a tail never fails
+	defer close(ch.collected)
+	buf := make([]byte, 1<<10) // io.Copy's 32 KiB would sit idle in every channel
+	for {
+		n, err := ch.remote.channel.Stderr().Read(buf)
+		_, _ = ch.stderr.Write(buf[:n]) // a tail never fails
+		if err != nil {
+			return
+		}
+	}
 }
 
 // Read reads stdout. At its end it returns io.EOF if the command succeeded or
@@ -151,7 +169,7 @@ func (ch *Channel) Close() error {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	select {
-	case <-ch.remote.over:
+	case <-ch.over:
 	default:
 		// x/crypto drops the second of two closes.
 		ch.late = time.AfterFunc(lingerOnClose, func() { _ = ch.remote.channel.Close() })
@@ -160,10 +178,10 @@ func (ch *Channel) Close() error {
 	return nil
 }
 
-// Wait waits for the command's end.
+// Wait waits for the command's end, with which Stderr is complete.
 func (ch *Channel) Wait(ctx context.Context) (Exit, error) {
 	select {
-	case <-ch.remote.over:
+	case <-ch.over:
 		return ch.remote.exit, ch.remote.err
 	case <-ctx.Done():
 		return Exit{}, context.Cause(ctx)

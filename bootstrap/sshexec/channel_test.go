@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -150,6 +151,37 @@ func TestChannelDeadlines(t *testing.T) {
 		// The command reads nothing, so only the end of the lingering closes the channel.
 		if _, err := ch.Wait(t.Context()); !errors.Is(err, sshexec.ErrNoExit) || time.Since(start) > 6*time.Second {
 			t.Errorf("channel over after %v with %v, want 5 s and ErrNoExit", time.Since(start), err)
+		}
+	})
+}
+
+// TestStalledStart: calls that x/crypto cannot interrupt return with their ctx,
+// and what they had begun is cleaned up when the line is back.
+func TestStalledStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, stop := newMachine(t, sshd.Options{MaxSessions: 1})
+		defer stop()
+		target := m.target()
+		target.KeepAlive = -1
+		c, err := sshexec.Dial(t.Context(), target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		m.net.Stall("node", "laptop", true)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if _, err := c.Channel(ctx, "hour"); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+			t.Errorf("Channel: %v after %v, want the deadline at 1s", err, time.Since(start))
+		}
+		if _, err := c.Dial(ctx, "tcp", "127.0.0.1:1"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Dial: %v, want the deadline", err)
+		}
+		m.net.Stall("node", "laptop", false)
+		time.Sleep(time.Minute)
+		if _, err := c.Run(t.Context(), "true"); err != nil { // the one session is free again
+			t.Errorf("after the stall: %v", err)
 		}
 	})
 }
@@ -309,4 +341,65 @@ func FuzzRedact(f *testing.F) {
 			}
 		}
 	})
+}
+
+// BenchmarkIdleChannel reports what a connection with one open channel holds, as
+// the head has one per worker: both ends, and the difference is the client's.
+func BenchmarkIdleChannel(b *testing.B) {
+	m, stop := newMachine(b, sshd.Options{})
+	defer stop()
+	target := m.target()
+	m.net.SetLatency("laptop", "node", 0)
+	m.net.SetLatency("node", "laptop", 0)
+	const peers = 100
+	for b.Loop() {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		goroutines := runtime.NumGoroutine()
+		conns := make([]*sshexec.Conn, peers)
+		for i := range conns {
+			var err error
+			if conns[i], err = sshexec.Dial(b.Context(), target); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := conns[i].Channel(b.Context(), "cat"); err != nil {
+				b.Fatal(err)
+			}
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapInuse+after.StackInuse-before.HeapInuse-before.StackInuse)/peers/1024, "KiB/pair")
+		b.ReportMetric(float64(runtime.NumGoroutine()-goroutines)/peers, "goroutines/pair")
+		for _, c := range conns {
+			if err := c.Close(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+// BenchmarkChannel is the throughput of one channel, echoed, in memory.
+func BenchmarkChannel(b *testing.B) {
+	m, stop := newMachine(b, sshd.Options{})
+	defer stop()
+	m.net.SetLatency("laptop", "node", 0)
+	m.net.SetLatency("node", "laptop", 0)
+	c := m.dial(b)
+	defer c.Close()
+	ch, err := c.Channel(b.Context(), "cat")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer ch.Close()
+	chunk, back := make([]byte, 32<<10), make([]byte, 32<<10)
+	b.SetBytes(int64(len(chunk)))
+	for b.Loop() {
+		if _, err := ch.Write(chunk); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := io.ReadFull(ch, back); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -2,15 +2,16 @@ package head
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,7 +29,11 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "machine" {
 		os.Exit(local.MachineMain(context.Background(), os.Args[2:]))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if dir, _ := buildAgent(); dir != "" {
+		os.RemoveAll(dir)
+	}
+	os.Exit(code)
 }
 
 // fixture is a World over real local machines, with a journal in place of a supervisor.
@@ -41,27 +46,29 @@ type fixture struct {
 	nodes    []supervisor.RosterNode
 	worker   sshkey.Pair
 	birth    sshkey.Pair
+	shown    int // events already in the test's log
 }
 
-func agentBinaries(t *testing.T) fs.FS {
-	t.Helper()
-	dir := t.TempDir()
+// buildAgent builds the agent once for all tests.
+var buildAgent = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "launcher-agent-")
+	if err != nil {
+		return "", err
+	}
 	platform := runtime.GOOS + "-" + runtime.GOARCH
 	out := filepath.Join(dir, platform, "launcher-agent")
 	cmd := exec.Command("go", "build", "-o", out, "../../cmd/launcher-agent")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if b, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build agent: %v\n%s", err, b)
+		return dir, fmt.Errorf("build agent: %w: %s", err, b)
 	}
-	sums, err := exec.Command("sh", "-c", "cd "+dir+" && (sha256sum */launcher-agent || shasum -a 256 */launcher-agent)").Output()
+	b, err := os.ReadFile(out)
 	if err != nil {
-		t.Fatal(err)
+		return dir, err
 	}
-	if err := os.WriteFile(filepath.Join(dir, bootstrap.SumsFile), sums, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return os.DirFS(dir)
-}
+	line := fmt.Sprintf("%x  %s/launcher-agent\n", sha256.Sum256(b), platform)
+	return dir, os.WriteFile(filepath.Join(dir, bootstrap.SumsFile), []byte(line), 0o600)
+})
 
 func newFixture(t *testing.T, hcl string) *fixture {
 	t.Helper()
@@ -88,7 +95,11 @@ func newFixture(t *testing.T, hcl string) *fixture {
 	if f.birth, err = sshkey.New(""); err != nil {
 		t.Fatal(err)
 	}
-	binaries, err := bootstrap.NewBinaries(agentBinaries(t))
+	dir, err := buildAgent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binaries, err := bootstrap.NewBinaries(os.DirFS(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,32 +186,65 @@ func (f *fixture) rent(slot, attempt int) supervisor.RosterNode {
 
 func (f *fixture) roster(want int) { f.world.SetRoster(supervisor.Roster{Nodes: slices.Clone(f.nodes), Want: want}) }
 
-// await waits until the state satisfies ok.
+// await waits until ok, which is asked again at each event and each line of output.
 func (f *fixture) await(what string, ok func(*journal.State) bool) *journal.State {
 	f.t.Helper()
 	timeout := time.After(60 * time.Second)
-	for n := 0; ; {
-		events, changed := f.journal.Since(n)
+	for {
+		events, changed := f.journal.Since(f.shown)
 		for _, e := range events {
-			f.t.Logf("%8.3f %-20s %-6s g%d %s", time.Duration(e.At).Seconds(), e.Kind, e.Node, e.Generation, e.Data)
+			f.t.Logf("%8.3f %-20s %-6s g%d %.300s", time.Duration(e.At).Seconds(), e.Kind, e.Node, e.Generation, e.Data)
 		}
-		n += len(events)
+		f.shown += len(events)
+		_, written, err := f.world.logs.Read(1<<60, nil)
+		if err != nil {
+			f.t.Fatal(err)
+		}
 		if s := f.journal.State(); ok(s) {
 			return s
 		}
 		select {
 		case <-changed:
+		case <-written:
 		case <-timeout:
 			f.t.Fatalf("no %s", what)
 		}
 	}
 }
 
+// machine is the provider's id of a node's machine.
+func (f *fixture) machine(node string) string { return f.journal.State().Nodes[node].Machine.ID }
+
+// leave takes a node off the roster, as the supervisor does with a lost one.
+func (f *fixture) leave(node string) {
+	f.nodes = slices.DeleteFunc(f.nodes, func(n supervisor.RosterNode) bool { return n.Name == node })
+}
+
+func formed(generation int) func(*journal.State) bool {
+	return func(s *journal.State) bool { return s.Generation.Number >= generation && s.Generation.Phase == journal.GenFormed }
+}
+
+func members(s *journal.State) []string {
+	var names []string
+	for _, m := range s.Generation.Members {
+		names = append(names, m.Node)
+	}
+	return names
+}
+
+func (f *fixture) log() string {
+	b, err := os.ReadFile(filepath.Join(f.world.Folder, "logs", LogFileName))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return string(b)
+}
+
 const twoRanks = `
 job "t" {
   provider "local" {}
   workers { count = 2 }
-  run "ranks" { command = "echo rank $RANK of $WORLD_SIZE; test $RANK = 0 || exit 0" }
+  run "ranks" { command = "echo rank $RANK of $WORLD_SIZE" }
   limits { node_lease = "60s" }
 }`
 
@@ -215,13 +259,88 @@ func TestWorldRunsAJob(t *testing.T) {
 	}
 	f.world.Drain(journal.CauseSucceeded)
 	f.await("drained", func(s *journal.State) bool { return s.Drained })
-	b, err := os.ReadFile(filepath.Join(f.world.Folder, "logs", LogFileName))
+	for _, want := range []string{"rank 0 of 2", "rank 1 of 2"} {
+		if got := f.log(); !strings.Contains(got, want) {
+			t.Errorf("log lacks %q:\n%s", want, got)
+		}
+	}
+}
+
+// waits for SIGUSR1, which ends it, and shows which checkpoint it found.
+const elastic = `
+job "t" {
+  provider "local" {}
+  workers {
+    min = 1
+    max = 2
+  }
+  run "ranks" {
+    command = <<-E
+      trap 'echo saved >ckpt/.new; mv ckpt/.new ckpt/signal-$LAUNCHER_GENERATION; exit 75' USR1
+      mkdir -p ckpt
+      echo "rank $RANK of $WORLD_SIZE on $LAUNCHER_NODE finds: $(ls $LAUNCHER_CHECKPOINT | tr '\\n' ' ')"
+      while :; do sleep 0.1; done
+    E
+  }
+  preemption {
+    signal = "SIGUSR1"
+    grace  = "5s"
+  }
+  checkpoint { path = "ckpt" }
+  elastic {
+    start_wait = "30s"
+    lost_after = "2s"
+  }
+  limits { node_lease = "60s" }
+}`
+
+func TestWorldSwapsAtANotice(t *testing.T) {
+	f := newFixture(t, elastic)
+	f.rent(0, 1)
+	f.rent(1, 1)
+	f.roster(2)
+	f.await("the first generation", formed(1))
+	f.await("both running", func(*journal.State) bool { return strings.Count(f.log(), "finds:") == 2 })
+	drill, _ := providers.As[providers.Preempter](f.provider)
+	if err := drill.Preempt(t.Context(), providers.PreemptRequest{Config: f.config, Run: "run-1", Machine: f.machine("w0.1"), Notice: 40 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the notice", func(s *journal.State) bool { return s.Nodes["w0.1"].Notice != nil })
+	f.rent(0, 2)
+	f.roster(2)
+	s := f.await("the second generation", formed(2))
+	if got, want := members(s), []string{"w0.2", "w1.1"}; !slices.Equal(got, want) {
+		t.Errorf("members %v, want %v", got, want)
+	}
+	f.await("the checkpoint of the signal on both", func(*journal.State) bool { return strings.Count(f.log(), "finds: signal-1") == 2 })
+	if got := f.journal.State().Restarts; got != 0 {
+		t.Errorf("%d restarts charged, want 0", got)
+	}
+	f.world.Drain(journal.CauseDown)
+	f.await("drained", func(s *journal.State) bool { return s.Drained })
+}
+
+func TestWorldGoesOnWithoutALostWorker(t *testing.T) {
+	f := newFixture(t, elastic)
+	f.rent(0, 1)
+	f.rent(1, 1)
+	f.roster(2)
+	f.await("the first generation", formed(1))
+	all, err := f.provider.List(t.Context(), providers.Filter{Config: f.config, Run: "run-1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"rank 0 of 2", "rank 1 of 2"} {
-		if !strings.Contains(string(b), want) {
-			t.Errorf("log lacks %q:\n%s", want, b)
-		}
+	victim := f.machine("w0.1")
+	all = slices.DeleteFunc(all, func(r providers.Resource) bool { return r.ID != victim })
+	if _, err := f.provider.Delete(t.Context(), providers.DeleteRequest{Config: f.config, Run: "run-1", Resources: all}); err != nil {
+		t.Fatal(err)
+	}
+	s := f.await("the loss", func(s *journal.State) bool { return s.Nodes["w0.1"].Phase == journal.PhaseLost })
+	if got, want := s.Nodes["w0.1"].Reason, "lost: silent"; got != want {
+		t.Errorf("reason %q, want %q", got, want)
+	}
+	s = f.await("the second generation", formed(2))
+	if got, want := members(s), []string{"w1.1"}; !slices.Equal(got, want) {
+		t.Errorf("members %v, want %v", got, want)
 	}
 }

@@ -44,6 +44,9 @@ func (d *Door) Pass(ctx context.Context, e Effect, act func() error) error {
 
 // Count returns how many effects have passed.
 func (d *Door) Count() int {
+	if d == nil {
+		return 0
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.number

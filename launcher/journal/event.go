@@ -69,6 +69,9 @@ type Event struct {
 // At is a point on the run clock; in JSON a number of seconds with six decimals at most.
 type At time.Duration
 
+// maxSeconds is the longest a run clock counts: what a float64 holds to the microsecond, and far from what a time.Duration holds.
+const maxSeconds = 1 << 32
+
 // MarshalJSON writes seconds.
 func (a At) MarshalJSON() ([]byte, error) {
 	return json.Marshal(math.Round(time.Duration(a).Seconds()*1e6) / 1e6)
@@ -79,6 +82,9 @@ func (a *At) UnmarshalJSON(b []byte) error {
 	var s float64
 	if err := json.Unmarshal(b, &s); err != nil {
 		return err
+	}
+	if s < 0 || s > maxSeconds {
+		return fmt.Errorf("decode run clock: %g s is no time since a run was created", s)
 	}
 	*a = At(math.Round(s*1e6) * 1e3)
 	return nil

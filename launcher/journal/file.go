@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -25,9 +26,10 @@ const FileName = "journal.jsonl"
 
 // Journal is an open journal: its file, its state, and those who follow it. Safe for concurrent use.
 type Journal struct {
-	run   string
-	clock Clock
-	door  *Door
+	run      string
+	clock    Clock
+	door     *Door
+	volatile bool
 
 	mu      sync.Mutex // guards all below
 	file    *os.File
@@ -43,23 +45,28 @@ type Options struct {
 	Clock Clock
 	// Door numbers the appends; nil: none does.
 	Door *Door
+	// Volatile leaves out the waits for the disk: for tests by the thousand, whose machine does not lose its power.
+	Volatile bool
 }
 
 // Create starts a journal in folder (made 0700) with its first event, which is on disk when Create returns.
-// It is an error if one exists.
+// It is an error, fs.ErrExist, if one exists; one whose creator died before that event was written does not count.
 func Create(ctx context.Context, folder, run string, created Created, opts Options) (*Journal, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("create journal: %w", err)
 	}
-	path := filepath.Join(folder, FileName)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o600)
+	f, err := os.OpenFile(filepath.Join(folder, FileName), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("create journal: %w", err)
 	}
-	j, err := start(f, run, opts)
-	if err != nil {
-		return nil, err
+	if err = claim(f); err == nil {
+		err = opts.syncFolder(folder)
 	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("create journal: %w", err)
+	}
+	j := &Journal{run: run, clock: opts.Clock, door: opts.Door, volatile: opts.Volatile, file: f, state: &State{}, changed: make(chan struct{})}
 	if err := j.Append(ctx, NewEvent(RunCreated, "", 0, created)); err != nil {
 		j.Close()
 		return nil, err
@@ -70,13 +77,9 @@ func Create(ctx context.Context, folder, run string, created Created, opts Optio
 // Open opens the journal in folder for appending. A torn last line, left by a crash in mid-write, is cut off. Codes: ErrLocked, fs.ErrNotExist.
 func Open(folder string, opts Options) (*Journal, error) {
 	path := filepath.Join(folder, FileName)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
+	f, err := hold(path)
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
-	}
-	if err := lock(f); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("open journal %s: %w", path, err)
 	}
 	events, size, err := read(f)
 	if err == nil && len(events) == 0 {
@@ -93,7 +96,7 @@ func Open(folder string, opts Options) (*Journal, error) {
 		f.Close()
 		return nil, fmt.Errorf("open journal %s: %w", path, err)
 	}
-	j := &Journal{run: state.Run, clock: opts.Clock, door: opts.Door, file: f, events: events, state: state, changed: make(chan struct{})}
+	j := &Journal{run: state.Run, clock: opts.Clock, door: opts.Door, volatile: opts.Volatile, file: f, events: events, state: state, changed: make(chan struct{})}
 	if late := state.At.Duration() - j.clock(); late > 0 {
 		clock := opts.Clock
 		j.clock = func() time.Duration { return clock() + late }
@@ -101,15 +104,75 @@ func Open(folder string, opts Options) (*Journal, error) {
 	return j, nil
 }
 
-// Adopt writes a journal received from another holder into folder and opens it. An older copy there is replaced.
+// Adopt writes a journal received from another holder into folder and opens it. An older copy there is replaced, unless
+// another process holds it: ErrLocked.
 func Adopt(folder string, events []Event, opts Options) (*Journal, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("adopt journal: %w", err)
 	}
-	if err := WriteFile(filepath.Join(folder, FileName), events); err != nil {
+	path := filepath.Join(folder, FileName)
+	older, err := hold(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("adopt journal: %w", err)
+	}
+	if older != nil {
+		defer older.Close()
+	}
+	if _, err := Fold(events); err != nil {
+		return nil, fmt.Errorf("adopt journal: %w", err)
+	}
+	if err := WriteFile(path, events); err != nil {
 		return nil, fmt.Errorf("adopt journal: %w", err)
 	}
 	return Open(folder, opts)
+}
+
+// claim locks a file that holds no event, and empties it.
+func claim(f *os.File) error {
+	if err := lock(f); err != nil {
+		return err
+	}
+	events, _, err := read(f)
+	if err != nil || len(events) > 0 {
+		return fs.ErrExist
+	}
+	return f.Truncate(0)
+}
+
+// hold opens the journal at path and locks it. Whoever adopts puts a new file in its place: a lock on the old one says nothing.
+func hold(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
+		if err != nil {
+			return nil, err
+		}
+		if err := lock(f); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		held, err := f.Stat()
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		if there, err := os.Stat(path); err == nil && os.SameFile(held, there) {
+			return f, nil
+		}
+		f.Close()
+	}
+}
+
+// syncFolder makes sure that a new name in the folder outlives a loss of power.
+func (o Options) syncFolder(folder string) error {
+	if o.Volatile {
+		return nil
+	}
+	d, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
 }
 
 // WriteFile writes events as a whole journal file, atomically.
@@ -133,7 +196,10 @@ func WriteFile(path string, events []Event) error {
 	if err != nil {
 		return err
 	}
-	return os.Rename(tmp.Name(), path)
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return err
+	}
+	return Options{}.syncFolder(filepath.Dir(path))
 }
 
 // ReadFile reads the events of the journal at path without locking it; a torn last line is passed over.
@@ -148,14 +214,6 @@ func ReadFile(path string) ([]Event, error) {
 		return nil, fmt.Errorf("read journal %s: %w", path, err)
 	}
 	return events, nil
-}
-
-func start(f *os.File, run string, opts Options) (*Journal, error) {
-	if err := lock(f); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("create journal: %w", err)
-	}
-	return &Journal{run: run, clock: opts.Clock, door: opts.Door, file: f, state: &State{}, changed: make(chan struct{})}, nil
 }
 
 // read returns the whole events of r and how many bytes they take. A last line without its newline is torn and left out; a bad line anywhere else is an error.
@@ -239,6 +297,9 @@ func (j *Journal) append(ctx context.Context, stamp bool, events []Event) error 
 		if _, err := j.file.Write(lines); err != nil {
 			return fmt.Errorf("append to journal: %w", err)
 		}
+		if j.volatile {
+			return nil
+		}
 		if err := j.file.Sync(); err != nil {
 			return fmt.Errorf("sync journal: %w", err)
 		}
@@ -272,8 +333,12 @@ func (j *Journal) Since(n int) ([]Event, <-chan struct{}) {
 	return j.events[n:len(j.events):len(j.events)], j.changed
 }
 
-// Now is the run clock.
-func (j *Journal) Now() time.Duration { return j.clock() }
+// Now is the run clock. It never lies before the newest event.
+func (j *Journal) Now() time.Duration {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return max(j.clock(), j.state.At.Duration())
+}
 
 // Close closes the file and gives up the lock. Followers are not told.
 func (j *Journal) Close() error {

@@ -54,11 +54,11 @@ func (p Phase) next(k Kind) (Phase, bool) {
 	case NodeLost:
 		return PhaseLost, p == PhaseCreated || p == PhaseReachable || p == PhaseJoined
 	case NodeDeleting:
-		return PhaseDeleting, p != PhaseRefused && p != PhaseDeleted
+		return PhaseDeleting, p != PhaseIntended && !p.Ended()
 	case NodeDeleted:
-		return PhaseDeleted, p != PhaseRefused
+		return PhaseDeleted, p != PhaseIntended && !p.Ended()
 	}
-	return p, true
+	return p, !p.Ended()
 }
 
 // Ended tells whether the node can neither bill nor come back.
@@ -119,12 +119,31 @@ func (n *Node) Leaving() bool {
 	return n.Notice != nil || n.Phase == PhaseLost || n.Phase == PhaseDeleting || n.Phase.Ended()
 }
 
-// USDPerHour is the list price of the node's machine; ok is false where none is known or none was rented.
+// USDPerHour is the list price of the node's machine; ok is false where none is known or none was rented. A listing may
+// not know prices: then it is that of the offer it was rented from. While the outcome of the create call is not known it
+// is the dearest offer asked for, because the machine may be there.
 func (n *Node) USDPerHour() (usd float64, ok bool) {
-	if n.Machine == nil || n.Machine.Offer.USDPerHour == nil {
+	if n.Phase == PhaseRefused {
 		return 0, false
 	}
-	return *n.Machine.Offer.USDPerHour, true
+	if n.Machine != nil && n.Machine.Offer.USDPerHour != nil {
+		return *n.Machine.Offer.USDPerHour, true
+	}
+	exact := false
+	for _, o := range n.Intent.Offers {
+		if o.USDPerHour == nil {
+			continue
+		}
+		if n.Machine != nil && o.InstanceType == n.Machine.Offer.InstanceType && o.Zone == n.Machine.Offer.Zone && o.Market == n.Machine.Offer.Market {
+			if !exact || *o.USDPerHour > usd {
+				usd = *o.USDPerHour
+			}
+			exact, ok = true, true
+		} else if !exact {
+			usd, ok = max(usd, *o.USDPerHour), true
+		}
+	}
+	return usd, ok
 }
 
 // HeadName is the name of the run's head.

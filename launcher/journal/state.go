@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -67,8 +68,12 @@ type RefusedCreate struct {
 	Role  providers.Role `json:"role"`
 	Code  providers.Code `json:"code"`
 	Text  string         `json:"text"`
-	// Zones are those whose offers gave nothing.
+	// Zones are those whose offers gave less than asked.
 	Zones []string `json:"zones"`
+	// Count and Min are how many machines the call asked for, and with how few it would have been content: a zone that cannot give
+	// all at once may well have one.
+	Count int `json:"count"`
+	Min   int `json:"min"`
 }
 
 // SetupFailure is a failed run of the job's setup.
@@ -120,6 +125,7 @@ func Fold(events []Event) (*State, error) {
 }
 
 // Apply folds one event in. An event that cannot follow is an error and changes nothing; kinds it does not know are passed over.
+// It never writes to what it was handed before, so copies made by Clone stay as they are.
 func (s *State) Apply(e Event) error {
 	if s.Run == "" {
 		if e.Kind != RunCreated {
@@ -179,6 +185,9 @@ func (s *State) intend(e Event) error {
 	var d Intended
 	if err := e.Decode(&d); err != nil {
 		return err
+	}
+	if s.Stopping != nil {
+		return fmt.Errorf("apply %s: the run is stopping: %w", e.Kind, ErrCannotFollow)
 	}
 	if old := s.Nodes[e.Node]; old != nil && old.Phase != PhaseRefused { // the head has one name for all attempts
 		return fmt.Errorf("apply %s: node %q exists", e.Kind, e.Node)
@@ -273,17 +282,23 @@ func (s *State) applyNode(n *Node, e Event) error {
 
 // refuse remembers a refused create call, once per token.
 func (s *State) refuse(n *Node, d Refused, at At) {
-	if k := len(s.Refusals); k > 0 && s.Refusals[k-1].Token == n.Intent.Token {
+	if slices.ContainsFunc(s.Refusals, func(r RefusedCreate) bool { return r.Token == n.Intent.Token }) {
 		return
 	}
-	r := RefusedCreate{At: at, Token: n.Intent.Token, Role: n.Role, Code: d.Code, Text: d.Message}
-	for _, o := range n.Intent.Offers {
+	r := RefusedCreate{At: at, Token: n.Intent.Token, Role: n.Role, Code: d.Code, Text: d.Message, Count: n.Intent.Count, Min: n.Intent.Min}
+	refused := n.Intent.Offers
+	if len(d.Offers) > 0 { // some may not have been tried
+		refused = nil
+		for _, o := range d.Offers {
+			refused = append(refused, o.Offer)
+		}
+	}
+	for _, o := range refused {
 		if !slices.Contains(r.Zones, o.Zone) {
 			r.Zones = append(r.Zones, o.Zone)
 		}
 	}
-	kept := s.Refusals[max(0, len(s.Refusals)+1-maxRefusals):]
-	s.Refusals = append(slices.Clip(kept), r)
+	s.Refusals = append(s.Refusals[max(0, len(s.Refusals)+1-maxRefusals):], r)
 }
 
 func (s *State) applyGeneration(e Event) error {
@@ -313,6 +328,9 @@ func (s *State) applyGeneration(e Event) error {
 		if err := e.Decode(&d); err != nil {
 			return err
 		}
+		if e.Generation < g.Number {
+			return fmt.Errorf("apply %s: generation %d is over, %d follows: %w", e.Kind, e.Generation, g.Number, ErrCannotFollow)
+		}
 		if g.Phase == GenFormed {
 			s.Useful += time.Duration(len(g.Members)) * (e.At - g.Since).Duration()
 		}
@@ -332,8 +350,7 @@ func (s *State) applyGeneration(e Event) error {
 func (s *State) applyRun(e Event) error {
 	switch e.Kind {
 	case RunPlanned:
-		s.Planned = &Planned{}
-		return e.Decode(s.Planned)
+		return decodeTo(&s.Planned, e)
 	case RunScaled:
 		var d Scaled
 		if err := e.Decode(&d); err != nil {
@@ -344,11 +361,18 @@ func (s *State) applyRun(e Event) error {
 		if s.Stopping != nil {
 			return nil // the first cause stays
 		}
-		s.Stopping, s.StoppingAt = &Stopping{}, e.At
-		return e.Decode(s.Stopping)
+		if err := decodeTo(&s.Stopping, e); err != nil {
+			return err
+		}
+		s.StoppingAt = e.At
 	case RunFinished:
-		s.Finished, s.FinishedAt = &Finished{}, e.At
-		return e.Decode(s.Finished)
+		if s.Finished != nil {
+			return nil // the first result stays
+		}
+		if err := decodeTo(&s.Finished, e); err != nil {
+			return err
+		}
+		s.FinishedAt = e.At
 	case RunDrained:
 		s.Drained = true
 	case SetupFinished:
@@ -357,13 +381,12 @@ func (s *State) applyRun(e Event) error {
 			return err
 		}
 		if !d.OK {
-			s.SetupFailures = append(slices.Clip(s.SetupFailures), SetupFailure{Node: e.Node, Setup: d})
+			s.SetupFailures = append(s.SetupFailures, SetupFailure{Node: e.Node, Setup: d})
 		}
 	case RunFetched:
 		s.Fetched = true
 	case RunClean:
-		s.Clean = &Clean{}
-		return e.Decode(s.Clean)
+		return decodeTo(&s.Clean, e)
 	case HandoverOffered, HandoverAccepted:
 		var d Handover
 		if err := e.Decode(&d); err != nil {
@@ -384,12 +407,20 @@ func (s *State) applyRun(e Event) error {
 		}
 		s.Restarts = d.Restarts
 	case CheckpointSaved:
-		s.Checkpoint = &Checkpoint{}
-		return e.Decode(s.Checkpoint)
+		return decodeTo(&s.Checkpoint, e)
 	case ProgressReported:
-		s.Progress = &Progress{}
-		return e.Decode(s.Progress)
+		return decodeTo(&s.Progress, e)
 	}
+	return nil
+}
+
+// decodeTo sets p to the event's data, or leaves it as it is.
+func decodeTo[T any](p **T, e Event) error {
+	v := new(T)
+	if err := e.Decode(v); err != nil {
+		return err
+	}
+	*p = v
 	return nil
 }
 
@@ -409,9 +440,10 @@ func (s *State) List(role providers.Role) []*Node {
 }
 
 // SpendUSD is what the run's machines cost up to now, at list price × the provider's factor. A machine bills from its intent
-// (the create call) until a listing shows it gone, by the whole billing interval.
+// (the create call) until a listing shows it gone, by the whole billing interval. A create call whose outcome is not known counts as if it had given
+// all it asked for. With a later now it is what they will have cost then, if nothing changes.
 func (s *State) SpendUSD(now At) float64 {
-	total := 0.0
+	total := int64(0) // in billionths, because the sum of floats depends on the order of the map
 	for _, n := range s.Nodes {
 		usd, ok := n.USDPerHour()
 		if !ok {
@@ -427,20 +459,20 @@ func (s *State) SpendUSD(now At) float64 {
 				billed = (billed + step - 1) / step * step
 			}
 		}
-		total += usd * billed.Hours()
+		total += int64(math.Round(usd * billed.Hours() * 1e9))
 	}
-	return total * s.factor()
+	return float64(total) / 1e9 * s.factor()
 }
 
-// USDPerHour is what the living machines cost an hour.
+// USDPerHour is what the living machines cost an hour, those included that a create call without an outcome may have given.
 func (s *State) USDPerHour() float64 {
-	total := 0.0
+	total := int64(0)
 	for _, n := range s.Nodes {
 		if usd, ok := n.USDPerHour(); ok && !n.Phase.Ended() {
-			total += usd
+			total += int64(math.Round(usd * 1e9))
 		}
 	}
-	return total * s.factor()
+	return float64(total) / 1e9 * s.factor()
 }
 
 func (s *State) factor() float64 {
@@ -456,8 +488,8 @@ func (s *State) Goodput(now At) float64 {
 	if g := s.Generation; g.Phase == GenFormed {
 		useful += time.Duration(len(g.Members)) * (now - g.Since).Duration()
 	}
-	for _, n := range s.List(providers.Worker) {
-		if n.CreatedAt < 0 {
+	for _, n := range s.Nodes {
+		if n.Role != providers.Worker || n.CreatedAt < 0 {
 			continue
 		}
 		end := now
@@ -476,6 +508,6 @@ func (s *State) Goodput(now At) float64 {
 func (s *State) Clone() *State {
 	c := *s
 	c.Nodes = maps.Clone(s.Nodes)
-	c.LastFailures = slices.Clip(s.LastFailures)
+	c.LastFailures, c.Refusals, c.SetupFailures = slices.Clip(s.LastFailures), slices.Clip(s.Refusals), slices.Clip(s.SetupFailures)
 	return &c
 }

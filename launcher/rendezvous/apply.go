@@ -152,10 +152,7 @@ func (c *Core) applyExited(in Exited) {
 	if n == nil || n.lost || (c.phase != running && c.phase != ending) || in.Generation != w.number {
 		return
 	}
-	m, ok := w.has(n)
-	if !ok {
-		return
-	}
+	m, _ := w.has(n) // of no rank if it is not in
 	from, to := m.FirstRank+in.LocalRank, m.FirstRank+in.LocalRank+1
 	if c.cfg.OneExit {
 		from, to = m.FirstRank, m.FirstRank+m.Procs
@@ -205,9 +202,6 @@ func (c *Core) applyEnded(in Ended) {
 // pierce records that processes of n vanished from the running generation without an exit to blame.
 func (c *Core) pierce(n *node) {
 	w := c.world
-	if w.hole {
-		return
-	}
 	w.hole, w.excused = true, true
 	if c.now >= w.formed+unfitAfter {
 		n.holes = 0

@@ -20,7 +20,8 @@
 // evidence. No generation is formed before every member of the last one has reported Ended or is lost. A node whose
 // processes do not end within the sequence and a minute is lost as stuck: the shell stops answering its beats, and
 // its place in the barrier is free when that lease has run out. When the shell itself was away, all leases and
-// open verdicts start again.
+// open verdicts start again. A new head process waits as long for the members of the last generation to come back,
+// ends what still runs there, and goes on from that.
 //
 // # Who is in
 //

@@ -1,8 +1,6 @@
 package rendezvous
 
 import (
-	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -48,10 +46,6 @@ func tell(t *testing.T, stories []story) {
 				st.until = end + 100*time.Second
 			}
 			s.run(st.until)
-			if os.Getenv("RDZV_TRACE") != "" {
-				fmt.Printf("@@%s\n%s\n", st.name, strings.Join(s.trace, "\n"))
-				return
-			}
 			var want []string
 			for line := range strings.Lines(st.want) {
 				if line = strings.TrimSpace(line); line != "" {

@@ -277,3 +277,32 @@ func TestSeat(t *testing.T) {
 		}
 	})
 }
+
+func TestSeatOrder(t *testing.T) {
+	last := newWorld(1, []Member{{Slot: 5}, {Slot: 6, GroupRank: 1}, {Slot: 7, GroupRank: 2}, {Slot: 4, GroupRank: 3}}, 0)
+	for _, tc := range []struct {
+		name string
+		in   []int // slots
+		want []int
+	}{
+		{"all stay", []int{4, 5, 6, 7}, []int{5, 6, 7, 4}},
+		{"the last moves into the hole", []int{4, 6, 7}, []int{4, 6, 7}},
+		{"who moves goes before who is new", []int{0, 4, 7}, []int{4, 0, 7}},
+		{"movers keep the order of their ranks", []int{4, 7}, []int{7, 4}},
+		{"new ones by slot", []int{2, 5, 1}, []int{5, 1, 2}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var picked []*node
+			for _, slot := range tc.in {
+				picked = append(picked, &node{slot: slot})
+			}
+			var got []int
+			for _, n := range seat(picked, last) {
+				got = append(got, n.slot)
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("slots by group rank: got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}

@@ -168,7 +168,7 @@ func (s *stage) beat(name string) {
 		switch {
 		case s.done:
 			return
-		case !a.muted && !a.cut && !a.stranger:
+		case !a.muted && !a.stranger && !(a.cut && s.leases): // without leases they go on as if nobody had told them
 			a.answered = s.now
 			s.step(Heard{Node: name})
 		case s.leases && a.running != 0 && s.now >= a.answered+s.core.cfg.LostAfter:

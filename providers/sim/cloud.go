@@ -76,17 +76,16 @@ func (c *Cloud) Close() {
 	if c.timer != nil {
 		c.timer.Stop()
 	}
-	c.closed = true
 	var guests []*resource
 	for _, r := range c.resources {
-		if r.Machine != nil && r.Alive() && !r.stopped {
-			r.stopped = true
+		if r.Machine != nil && r.Alive() && !c.closed {
 			if r.stop != nil {
 				r.stop()
 			}
 			guests = append(guests, r)
 		}
 	}
+	c.closed = true
 	c.mu.Unlock()
 	c.hooks.Wait()
 	for _, r := range guests {
@@ -182,14 +181,10 @@ func (c *Cloud) leave() {
 // call is one API call: half the latency, the effect, the other half. subject names the call for its draws.
 func (c *Cloud) call(ctx context.Context, op, subject string, effect func(now time.Time) error) error {
 	c.mu.Lock()
-	closed := c.closed
 	c.calls[op]++
 	c.subjects[op+" "+subject]++
 	names := []string{op, subject, strconv.Itoa(c.subjects[op+" "+subject])}
 	c.mu.Unlock()
-	if closed {
-		return providers.Errorf(providers.Unavailable, op, "the simulated cloud is closed")
-	}
 	dist := c.opts.Latency
 	if op == opCreate && c.opts.CreateLatency.Median > 0 {
 		dist = c.opts.CreateLatency
@@ -217,6 +212,9 @@ func (c *Cloud) call(ctx context.Context, op, subject string, effect func(now ti
 
 // serve is what happens to a call that has reached the cloud. mu is held.
 func (c *Cloud) serve(op string, names []string, now time.Time, effect func(now time.Time) error) error {
+	if c.closed {
+		return providers.Errorf(providers.Unavailable, op, "the simulated cloud is closed")
+	}
 	if !c.throttle.take(now, 1) {
 		return providers.Errorf(providers.Throttled, op, "request limit exceeded")
 	}

@@ -185,8 +185,11 @@ func TestPlanted(t *testing.T) {
 		if left := mustDelete(t, c, "r", "stray"); len(left) != 0 {
 			t.Errorf("left %v", left)
 		}
-		if _, err := c.Delete(t.Context(), providers.DeleteRequest{Run: "r", Resources: []providers.Resource{{ID: "stranger"}}}); providers.CodeOf(err) != providers.Invalid {
-			t.Errorf("delete of a stranger: %v", err)
+		for _, run := range []string{"r", ""} { // it carries no tag, which is no reason to call it run ""
+			_, err := c.Delete(t.Context(), providers.DeleteRequest{Run: run, Resources: []providers.Resource{{ID: "stranger"}}})
+			if providers.CodeOf(err) != providers.Invalid {
+				t.Errorf("delete of a stranger for run %q: %v", run, err)
+			}
 		}
 	})
 }

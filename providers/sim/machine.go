@@ -23,7 +23,6 @@ type resource struct {
 	sides    []*resource
 	host     int  // number of its address; -1: none of the cloud's own
 	up       bool // OnBoot has returned
-	stopped  bool // OnStop is on its way
 	stop     context.CancelFunc
 	deadline time.Time // of the preemption that is announced
 	boot     *event
@@ -229,12 +228,8 @@ func (c *Cloud) end(r *resource, now time.Time, reason string) {
 	c.stopGuest(r, reason)
 }
 
-// stopGuest ends the guest and tells OnStop, once. mu is held.
+// stopGuest ends the guest and tells OnStop. mu is held.
 func (c *Cloud) stopGuest(r *resource, reason string) {
-	if r.stopped {
-		return
-	}
-	r.stopped = true
 	if r.stop != nil {
 		r.stop()
 	}
@@ -269,10 +264,10 @@ func (c *Cloud) notify(r *resource) {
 	}
 }
 
-// living finds a machine that is alive. mu is held.
+// living finds a machine that is alive in a cloud that goes on. mu is held.
 func (c *Cloud) living(machine string) (*resource, bool) {
 	r := c.byID[machine]
-	return r, r != nil && r.Machine != nil && r.Alive()
+	return r, r != nil && r.Machine != nil && r.Alive() && !c.closed
 }
 
 // Reached ends the boot lease: the guest has been reached, and from now on the node lease, which is the guest's own

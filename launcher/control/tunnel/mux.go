@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"github.com/ephemeral-launcher/launcher/launcher/control"
@@ -345,8 +347,13 @@ func (m *Mux) meet(peer *control.Attach) {
 			known[r.Stream] = r
 		}
 	}
-	for id, c := range m.conns {
-		r := known[id]
+	// In order of ids, before anything else: the acceptor takes a smaller id after a larger one for an old stream.
+	for _, c := range m.ready {
+		c.scheduled = false
+	}
+	m.ready = nil
+	for _, id := range slices.Sorted(maps.Keys(m.conns)) {
+		c, r := m.conns[id], known[id]
 		switch {
 		case r != nil:
 			c.resume(r)

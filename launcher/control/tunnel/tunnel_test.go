@@ -73,12 +73,18 @@ func newLink(limits [2]int, twice func() bool) (a, b *end, cut func()) {
 
 const forever = 1 << 30
 
-// attachBoth runs one link until it is cut.
-func attachBoth(ctx context.Context, opener, acceptor *Mux, a, b *end) {
+// attachBoth runs one link until it is cut, and gives the first error that is not the cut.
+func attachBoth(ctx context.Context, opener, acceptor *Mux, a, b *end) error {
 	var wg sync.WaitGroup
-	wg.Go(func() { opener.Attach(ctx, a) })
-	wg.Go(func() { acceptor.Attach(ctx, b) })
+	errs := make(chan error, 2)
+	wg.Go(func() { errs <- opener.Attach(ctx, a) })
+	wg.Go(func() { errs <- acceptor.Attach(ctx, b) })
+	err := <-errs
 	wg.Wait()
+	if errors.Is(err, errCut) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
 
 // pair returns two sides over one link that holds until the test ends.
@@ -89,9 +95,9 @@ func pair(t testing.TB) (opener, acceptor *Mux) {
 	wg.Go(func() { attachBoth(context.Background(), opener, acceptor, a, b) })
 	t.Cleanup(func() {
 		cut()
+		wg.Wait()
 		opener.Close()
 		acceptor.Close()
-		wg.Wait()
 	})
 	return opener, acceptor
 }
@@ -173,6 +179,7 @@ func checkCuts(sizes, limits []int, seed uint64) error {
 	opener, acceptor := NewOpener(), NewAcceptor()
 	defer opener.Close()
 	defer acceptor.Close()
+	problems := make(chan error, 1000)
 	var links sync.WaitGroup
 	defer links.Wait()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -197,14 +204,24 @@ func checkCuts(sizes, limits []int, seed uint64) error {
 					cut()
 				}
 			})
-			attachBoth(ctx, opener, acceptor, a, b)
+			var one sync.WaitGroup
+			one.Go(func() {
+				if err := opener.Attach(ctx, a); !errors.Is(err, errCut) && ctx.Err() == nil {
+					problems <- err
+				}
+				cut()
+			})
+			if err := acceptor.Attach(ctx, b); !errors.Is(err, errCut) && ctx.Err() == nil {
+				problems <- err
+			}
+			cut()
+			one.Wait()
 			timer.Stop()
 			stop()
 			time.Sleep(time.Duration(r.IntN(1000)) * time.Millisecond)
 		}
 	})
 	var wg sync.WaitGroup
-	problems := make(chan error, 100)
 	check := func(c *Conn, out, in []byte, salt uint64) {
 		wg.Go(func() {
 			if err := sendAll(c, out, rand.New(rand.NewPCG(seed, salt))); err != nil {
@@ -235,9 +252,10 @@ func checkCuts(sizes, limits []int, seed uint64) error {
 		check(c, pattern(i+100, sizes[2*i+1]), pattern(i, sizes[2*i]), 1000+10*i)
 	}
 	wg.Wait()
-	close(problems)
-	for err := range problems {
+	select {
+	case err := <-problems:
 		return err
+	default:
 	}
 	time.Sleep(time.Minute) // the last acknowledgements
 	for _, m := range []*Mux{opener, acceptor} {
@@ -428,13 +446,15 @@ func TestNewestAttachWins(t *testing.T) {
 }
 
 func TestForward(t *testing.T) {
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait) // after pair has closed its ends
 	opener, acceptor := pair(t)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
+	defer cancel()
 	wg.Go(func() {
 		if err := Forward(ctx, lis, opener, func() uint64 { return 3 }); err != nil {
 			t.Errorf("forward: %v", err)
@@ -484,9 +504,6 @@ func TestForward(t *testing.T) {
 		t.Errorf("read after reset: %v, want ECONNRESET", err)
 	}
 	conn.Close()
-	cancel()
-	acceptor.Close()
-	wg.Wait()
 }
 
 func TestMalformed(t *testing.T) {

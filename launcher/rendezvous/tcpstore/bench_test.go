@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -131,7 +132,8 @@ func BenchmarkConnections(b *testing.B) {
 		b.Fatal(err)
 	}
 	n := min(10000, int(limit.Cur-500)/2)
-	address := serveTCP(b, New(Options{}))
+	s := New(Options{})
+	address := serveTCP(b, s)
 	ctx := context.Background()
 	for range b.N {
 		var work sync.WaitGroup
@@ -158,31 +160,42 @@ func BenchmarkConnections(b *testing.B) {
 			return
 		}
 		b.ReportMetric(float64((b.Elapsed() - start).Milliseconds()), "ms-connect")
-		var parked sync.WaitGroup
-		parked.Add(n)
 		for _, c := range clients {
 			work.Go(func() {
-				defer c.Close()
-				if _, err := c.Add(ctx, "/here", 1); err != nil {
-					b.Error(err)
-				}
-				parked.Done()
 				if err := c.Wait(ctx, "/go"); err != nil {
 					b.Error(err)
 				}
 			})
 		}
-		parked.Wait()
+		for s.parkedOn("/go") < n {
+			runtime.Gosched()
+		}
+		var memory runtime.MemStats
+		runtime.ReadMemStats(&memory)
+		b.ReportMetric(float64(memory.HeapInuse+memory.StackInuse)/float64(n)/1024, "KiB/client+conn")
 		start = b.Elapsed()
-		setter := dialAll(b, address, 1)[0]
-		if err := setter.Set(ctx, "/go", nil); err != nil {
+		if err := s.Store().Set("/go", nil); err != nil {
 			b.Fatal(err)
 		}
 		work.Wait()
 		b.ReportMetric(float64((b.Elapsed() - start).Milliseconds()), "ms-fan-out")
+		for _, c := range clients {
+			c.Close()
+		}
+		s.Store().Delete("/go")
 		b.ReportMetric(float64(n), "conns")
-		if _, err := setter.Delete(ctx, "/go"); err != nil {
-			b.Fatal(err)
+	}
+}
+
+// parkedOn is the number of connections parked on key.
+func (s *Server) parkedOn(key string) (n int) {
+	st := s.Store()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if list := st.waiters[key]; list != nil {
+		for node := list.head; node != nil; node = node.next {
+			n++
 		}
 	}
+	return n
 }

@@ -173,7 +173,8 @@ func (c *Client) QueuePush(ctx context.Context, key string, value []byte) error 
 	})
 }
 
-// QueuePop removes the oldest value of the queue of key, waiting for one.
+// QueuePop removes the oldest value of the queue of key, waiting for one. The protocol's wait also ends at a value stored under key: do not use one name for both, or
+// this keeps asking until ctx ends.
 func (c *Client) QueuePop(ctx context.Context, key string) ([]byte, error) {
 	for {
 		// Another client may be quicker between the two requests.

@@ -3,6 +3,7 @@ package tcpstore
 import (
 	"encoding/binary"
 	"net"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -75,6 +76,12 @@ func (o *outbox) appendVector(v []byte) {
 	}
 	o.chunks = append(o.chunks, o.small, v)
 	o.small = nil
+}
+
+// number queues a counter as the vector of its decimal digits.
+func (o *outbox) number(n int64) {
+	var buf [counterSize]byte
+	o.vector(strconv.AppendInt(buf[:0], n, 10))
 }
 
 func (o *outbox) text(s string) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 )
 
@@ -481,27 +480,4 @@ func (c *session) watch() error {
 	st.watchers[key] = append(st.watchers[key], c)
 	c.out.byte(watchRegistered)
 	return nil
-}
-
-// unwatch removes the session from all watched keys, under the lock.
-func (st *Store) unwatch(c *session) {
-	for _, key := range c.watched {
-		list := st.watchers[key]
-		if i := slices.Index(list, c); i >= 0 {
-			list = slices.Delete(list, i, i+1)
-		}
-		if len(list) == 0 {
-			delete(st.watchers, key)
-		} else {
-			st.watchers[key] = list
-		}
-		st.used.Add(-int64(len(key) + waitOverhead))
-	}
-	c.watched = nil
-}
-
-// number queues a counter as the vector of its decimal digits.
-func (o *outbox) number(n int64) {
-	var buf [counterSize]byte
-	o.vector(strconv.AppendInt(buf[:0], n, 10))
 }

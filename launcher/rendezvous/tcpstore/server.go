@@ -221,10 +221,6 @@ func (s *Server) ServeConn(ctx context.Context, conn net.Conn, node string) erro
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		tune(tcp, s.opts)
-		if r, err := newPollReader(tcp); err == nil {
-			c.source = r
-			defer r.stop()
-		}
 	}
 	cancelled := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -256,7 +252,7 @@ func tune(conn *net.TCPConn, opts Options) {
 }
 
 func (s *Server) open(conn net.Conn, node string) (*session, error) {
-	c := &session{server: s, conn: conn, source: conn, peer: node, done: make(chan struct{})}
+	c := &session{server: s, conn: conn, peer: node, done: make(chan struct{})}
 	c.out.init(s.opts.Queue)
 	c.info.Node = node
 	if addr := conn.RemoteAddr(); node == "" && addr != nil {

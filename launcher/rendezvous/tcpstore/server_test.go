@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,6 +93,39 @@ func TestClosedConnectionHasNoEffect(t *testing.T) {
 	})
 }
 
+// stuckConn takes its time to close, as the stream of a dead tunnel may.
+type stuckConn struct {
+	net.Conn
+	release chan struct{}
+}
+
+func (c *stuckConn) Close() error {
+	<-c.release
+	return c.Conn.Close()
+}
+
+func TestStuckCloseHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{})
+		near, far := net.Pipe()
+		stuck := &stuckConn{Conn: far, release: make(chan struct{})}
+		done := make(chan error)
+		go func() { done <- s.ServeConn(t.Context(), stuck, "n") }()
+		(&peerConn{t: t, conn: near}).send(handshake)
+		healthy := connect(t, s)
+		healthy.send(handshake)
+		synctest.Wait()
+		s.Reset()
+		if err := healthy.expectClosed(); !errors.Is(err, ErrClosed) {
+			t.Errorf("healthy: %v, want ErrClosed", err)
+		}
+		close(stuck.release)
+		if err := <-done; !errors.Is(err, ErrClosed) {
+			t.Errorf("stuck: %v, want ErrClosed", err)
+		}
+	})
+}
+
 func TestServeConnEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})
@@ -130,6 +165,51 @@ func TestServeReportsAFailedListener(t *testing.T) {
 	if err := New(Options{}).Serve(t.Context(), listener); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Serve: %v, want net.ErrClosed", err)
 	}
+}
+
+// crampedListener fails as one does that is out of descriptors, then hands out its connections.
+type crampedListener struct {
+	failures int
+	conns    chan net.Conn
+	closed   chan struct{}
+}
+
+func (l *crampedListener) Accept() (net.Conn, error) {
+	if l.failures > 0 {
+		l.failures--
+		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *crampedListener) Close() error   { close(l.closed); return nil }
+func (l *crampedListener) Addr() net.Addr { return nil }
+
+func TestServeOutlivesALackOfDescriptors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &crampedListener{failures: 3, conns: make(chan net.Conn), closed: make(chan struct{})}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- New(Options{}).Serve(ctx, l) }()
+		near, far := net.Pipe()
+		start := time.Now()
+		l.conns <- far
+		if waited := time.Since(start); waited != 35*time.Millisecond {
+			t.Errorf("accepted after %v, want 5 + 10 + 20 ms", waited)
+		}
+		p := &peerConn{t: t, conn: near}
+		p.send(handshake, opNumKeys)
+		p.expect(0)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
 }
 
 func TestOnSetRewrites(t *testing.T) {

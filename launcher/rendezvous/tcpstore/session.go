@@ -24,7 +24,6 @@ type session struct {
 	server *Server
 	store  *Store // fixed: a connection never changes its generation
 	conn   net.Conn
-	source io.Reader // of conn
 	peer   string
 	info   ConnInfo
 	out    outbox
@@ -51,7 +50,7 @@ type session struct {
 	writers sync.WaitGroup
 }
 
-// abort ends the session for the first cause given. It may be called by anyone who holds no lock.
+// abort ends the session for the first cause given. It may be called by anyone who holds no lock, and does not block.
 func (c *session) abort(cause error) {
 	c.closing.Do(func() {
 		c.cause = cause
@@ -63,7 +62,8 @@ func (c *session) abort(cause error) {
 		st.mu.Unlock()
 		c.out.close()
 		close(c.done)
-		c.conn.Close()
+		// A tunnel's Close may wait for the network, and one stuck node must not hold up a new generation. ServeConn waits for it: it calls abort itself before.
+		c.writers.Go(func() { c.conn.Close() })
 	})
 }
 
@@ -72,7 +72,7 @@ func (c *session) Read(p []byte) (int, error) {
 	if err := c.out.flush(c); err != nil {
 		return 0, err
 	}
-	return c.source.Read(p)
+	return c.conn.Read(p)
 }
 
 // lock takes the Store's lock, unless the session has been closed.

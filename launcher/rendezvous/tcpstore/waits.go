@@ -1,5 +1,7 @@
 package tcpstore
 
+import "slices"
+
 // waitList is who is parked on one key, oldest first. home is the map it is in, which it leaves when it empties.
 type waitList struct {
 	head, tail *waitNode
@@ -175,4 +177,21 @@ func (st *Store) seen(n *waitNode) (answered bool) {
 	w.session.out.push(replyStopWaiting)
 	st.woken = append(st.woken, w.session)
 	return true
+}
+
+// unwatch removes the session from all watched keys, under the lock.
+func (st *Store) unwatch(c *session) {
+	for _, key := range c.watched {
+		list := st.watchers[key]
+		if i := slices.Index(list, c); i >= 0 {
+			list = slices.Delete(list, i, i+1)
+		}
+		if len(list) == 0 {
+			delete(st.watchers, key)
+		} else {
+			st.watchers[key] = list
+		}
+		st.used.Add(-int64(len(key) + waitOverhead))
+	}
+	c.watched = nil
 }
