@@ -39,7 +39,9 @@ func (w *clientWorld) SetRoster(r supervisor.Roster) { w.change(func() { w.roste
 func (w *clientWorld) Gone(node, evidence string) { w.change(func() { w.gone[node] = evidence }) }
 
 // Drain implements supervisor.World.
-func (w *clientWorld) Drain(cause journal.Cause) { w.change(func() { w.drain, w.drains = cause, w.drains+1 }) }
+func (w *clientWorld) Drain(cause journal.Cause) {
+	w.change(func() { w.drain, w.drains = cause, w.drains+1 })
+}
 
 func (w *clientWorld) change(f func()) {
 	w.mu.Lock()

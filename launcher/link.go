@@ -156,6 +156,11 @@ func (o *owner) prepare(ctx context.Context, c *connection) error {
 	if err := o.rekey(ctx, c); err != nil {
 		return err
 	}
+	return o.uploads(ctx, c)
+}
+
+// uploads sends the agent's binaries and the workdir; what the head has already is not sent again.
+func (o *owner) uploads(ctx context.Context, c *connection) error {
 	hashes, err := o.binaries.Hashes(agentProgram)
 	if err != nil {
 		return err
@@ -195,7 +200,7 @@ func upload(ctx context.Context, api control.HeadClient, first *control.UploadCh
 		return fmt.Errorf("upload %s %s: %w", first.Kind, first.Name, err)
 	}
 	buf := make([]byte, chunk)
-	for c := first; ; c = &control.UploadChunk{} {
+	for c := first; ; c = new(control.UploadChunk) {
 		n, rerr := io.ReadFull(r, buf)
 		c.Data = buf[:n]
 		if n > 0 || c == first {

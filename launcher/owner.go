@@ -242,7 +242,7 @@ func permanent(err error) bool {
 	if err == nil {
 		return false
 	}
-	switch status.Code(errors.Unwrap(err)) {
+	switch status.Code(err) {
 	case codes.FailedPrecondition, codes.InvalidArgument, codes.Unimplemented:
 		return true
 	}

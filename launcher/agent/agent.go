@@ -72,6 +72,7 @@ type Agent struct {
 	current     *generation // of the newest that was started; nil: none yet
 	world       *control.World
 	changed     chan struct{} // closed when world or notices change
+	version     uint64        // counts those changes
 	notices     map[string]*control.Notice
 	workdirHash string
 	setups      map[string]*control.SetupDone // those that ran; a nil one runs
@@ -222,6 +223,7 @@ func (a *Agent) setWorld(w *control.World) {
 func (a *Agent) announce() {
 	close(a.changed)
 	a.changed = make(chan struct{})
+	a.version++
 }
 
 // Tunnel carries the store's streams.

@@ -279,3 +279,5 @@ func listen(t *testing.T) net.Listener {
 	}
 	return lis
 }
+
+func fifoAt(path string) error { return unix.Mkfifo(path, 0o600) }

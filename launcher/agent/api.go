@@ -86,27 +86,33 @@ type worldView struct {
 	Node       string       `json:"node"`
 	Slot       uint32       `json:"slot"` // own
 	Generation uint64       `json:"generation"`
+	Version    uint64       `json:"version"` // grows with every change of what is shown here
 	Members    []memberView `json:"members"`
 	Notices    []noticeView `json:"notices"`
 }
 
 // getWorld answers at once without after, and else hangs until the generation is another than after, or a notice
-// comes or goes.
+// comes or goes. With version too (of the last answer) what has come between two calls is not missed.
 func (a *Agent) getWorld(w http.ResponseWriter, r *http.Request) {
-	after, waits := uint64(0), false
-	if s := r.URL.Query().Get("after"); s != "" {
-		var err error
-		if after, err = strconv.ParseUint(s, 10, 64); err != nil {
-			replyError(w, http.StatusBadRequest, "after is not a generation")
-			return
+	query := r.URL.Query()
+	number := func(name string) (n uint64, given bool, err error) {
+		if s := query.Get(name); s != "" {
+			n, err = strconv.ParseUint(s, 10, 64)
+			return n, true, err
 		}
-		waits = true
+		return 0, false, nil
+	}
+	after, waits, err := number("after")
+	version, versioned, err2 := number("version")
+	if errors.Join(err, err2) != nil {
+		replyError(w, http.StatusBadRequest, "after and version are numbers of an earlier answer")
+		return
 	}
 	for {
 		a.mu.Lock()
 		view, changed := a.viewWorld(), a.changed
 		a.mu.Unlock()
-		if !waits || view.Generation != after {
+		if !waits || view.Generation != after || versioned && view.Version != version {
 			reply(w, http.StatusOK, view)
 			return
 		}
@@ -126,6 +132,7 @@ func (a *Agent) getWorld(w http.ResponseWriter, r *http.Request) {
 func (a *Agent) viewWorld() worldView {
 	v := worldView{
 		Run: a.o.Join.Run, Node: a.o.Join.Node, Slot: a.o.Join.Slot, Generation: a.world.Generation,
+		Version: a.version,
 		Members: []memberView{}, Notices: a.allNotices(),
 	}
 	if v.Notices == nil {

@@ -65,4 +65,3 @@ func AwaitReady(r io.ByteReader) error {
 		line.Reset()
 	}
 }
-

@@ -189,7 +189,7 @@ func (f *fixture) roster(want int) { f.world.SetRoster(supervisor.Roster{Nodes: 
 // await waits until ok, which is asked again at each event and each line of output.
 func (f *fixture) await(what string, ok func(*journal.State) bool) *journal.State {
 	f.t.Helper()
-	timeout := time.After(60 * time.Second)
+	timeout := time.After(20 * time.Second)
 	for {
 		events, changed := f.journal.Since(f.shown)
 		for _, e := range events {
@@ -207,7 +207,7 @@ func (f *fixture) await(what string, ok func(*journal.State) bool) *journal.Stat
 		case <-changed:
 		case <-written:
 		case <-timeout:
-			f.t.Fatalf("no %s", what)
+			f.t.Fatalf("no %s; output:\n%s", what, f.log())
 		}
 	}
 }
@@ -278,7 +278,7 @@ job "t" {
     command = <<-E
       trap 'echo saved >ckpt/.new; mv ckpt/.new ckpt/signal-$LAUNCHER_GENERATION; exit 75' USR1
       mkdir -p ckpt
-      echo "rank $RANK of $WORLD_SIZE on $LAUNCHER_NODE finds: $(ls $LAUNCHER_CHECKPOINT | tr '\\n' ' ')"
+      echo "rank $RANK of $WORLD_SIZE on $LAUNCHER_NODE finds: $(echo $(ls $LAUNCHER_CHECKPOINT))"
       while :; do sleep 0.1; done
     E
   }
@@ -302,7 +302,7 @@ func TestWorldSwapsAtANotice(t *testing.T) {
 	f.await("the first generation", formed(1))
 	f.await("both running", func(*journal.State) bool { return strings.Count(f.log(), "finds:") == 2 })
 	drill, _ := providers.As[providers.Preempter](f.provider)
-	if err := drill.Preempt(t.Context(), providers.PreemptRequest{Config: f.config, Run: "run-1", Machine: f.machine("w0.1"), Notice: 40 * time.Second}); err != nil {
+	if err := drill.Preempt(t.Context(), providers.PreemptRequest{Config: f.config, Run: "run-1", Machine: f.machine("w0.1"), Notice: 60 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	f.await("the notice", func(s *journal.State) bool { return s.Nodes["w0.1"].Notice != nil })

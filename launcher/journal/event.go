@@ -197,13 +197,15 @@ type Scaled struct {
 
 // Intended is the data of node.intended. Nodes that share a token are asked for in one create call.
 type Intended struct {
-	Role    providers.Role    `json:"role"`
-	Slot    int               `json:"slot"`
-	Attempt int               `json:"attempt"`
-	Token   string            `json:"token"`
-	Count   int               `json:"count"`
-	Min     int               `json:"min"`
-	Offers  []providers.Offer `json:"offers"`
+	Role    providers.Role `json:"role"`
+	Slot    int            `json:"slot"`
+	Attempt int            `json:"attempt"`
+	Token   string         `json:"token"`
+	Count   int            `json:"count"`
+	Min     int            `json:"min"`
+	// Offers are the pools, best first. Where With names a node, they are that node's: a call for 1,000 machines says them once.
+	Offers []providers.Offer `json:"offers,omitempty"`
+	With   string            `json:"with,omitempty"`
 	// BirthKey is the public half of the birth host key.
 	BirthKey string `json:"birth_key"`
 }

@@ -192,6 +192,13 @@ func (s *State) intend(e Event) error {
 	if old := s.Nodes[e.Node]; old != nil && old.Phase != PhaseRefused { // the head has one name for all attempts
 		return fmt.Errorf("apply %s: node %q exists", e.Kind, e.Node)
 	}
+	if d.With != "" {
+		first := s.Nodes[d.With]
+		if first == nil {
+			return fmt.Errorf("apply %s: node %q has the offers of %q, which was not intended", e.Kind, e.Node, d.With)
+		}
+		d.Offers = first.Intent.Offers
+	}
 	s.Nodes[e.Node] = &Node{
 		Name: e.Node, Role: d.Role, Slot: d.Slot, Attempt: d.Attempt, Intent: d, Phase: PhaseIntended, BirthKey: d.BirthKey,
 		IntendedAt: e.At, CreatedAt: -1, JoinedAt: -1, NoticedAt: -1, SuspectAt: -1, LostAt: -1, DeletingAt: -1, DeletedAt: -1,

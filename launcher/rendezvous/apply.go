@@ -44,7 +44,7 @@ func (c *Core) applyRoster(in Roster) {
 		case n == nil:
 			n = &node{name: e.Node, slot: e.Slot, attempt: e.Attempt}
 			c.insert(n)
-		case !n.joined && !n.lost:
+		case !n.joined:
 			c.place(n, e.Slot, e.Attempt)
 		}
 		n.listed, n.coming, n.leaving = true, e.Coming, e.Leaving

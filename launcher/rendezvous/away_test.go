@@ -108,10 +108,20 @@ func TestVainOrdersDoNotPileUp(t *testing.T) {
 	}
 }
 
+func TestRosterTellsTheAttempt(t *testing.T) {
+	c := New(elastic(), Past{Generation: 1, Members: []Member{{Node: "a", Slot: 2, Procs: 1}}})
+	c.Step(0, Roster{Nodes: []Expected{{Node: "a", Slot: 2, Attempt: 3}}})
+	got := c.Step(0, Gone{Node: "a", Evidence: "terminated"})
+	want := Lost{Node: "a", Slot: 2, Attempt: 3, Cause: "terminated", Member: true}
+	if len(got) == 0 || got[0] != want {
+		t.Errorf("outputs %v, want first %v", got, want)
+	}
+}
+
 func TestWithoutLostAfter(t *testing.T) {
 	c := New(Config{}, Past{})
-	want := []Output{Form{Generation: 1, Cause: CauseStart, Members: []Member{{Node: "a", Procs: 1}}, WorldSize: 1}}
-	if d := cmp.Diff(c.Step(0, Joined{Node: "a"}), want); d != "" {
+	want := []Output{Form{Generation: 1, Cause: CauseStart, Members: []Member{{Node: "a", Procs: 1, Addr: "a.example"}}, WorldSize: 1}}
+	if d := cmp.Diff(c.Step(0, Joined{Node: "a", Addr: "a.example"}), want); d != "" {
 		t.Fatalf("outputs (-got +want):\n%s", d)
 	}
 	if at, _ := c.Next(); at != 12*time.Second {

@@ -209,6 +209,21 @@ func TestLoss(t *testing.T) {
 			150.5 closed 2 loss
 			150.5 form 3 loss a,e,b2,d
 		`},
+		{name: "who must think its lease is over is not taken in until it is heard", cfg: with(elastic(), func(c *Config) { c.GrowEvery = 0 }), script: `
+			1 join a b c d e
+			50.5 mute e
+			60.2 gone d
+			60.5 unmute e
+		`, want: `
+			1 form 1 start a,b,c,d
+			60.2 lost d terminated member
+			60.2 end 1 loss hard a,b,c
+			60.7 closed 1 loss
+			60.7 form 2 loss a,b,c
+			61 end 2 growth gracefully a,b,c
+			63 closed 2 growth
+			63 form 3 growth a,b,c,e
+		`},
 		{name: "fixed world held", cfg: fixed(3), script: `
 			1 join a b c
 			50 gone b

@@ -126,6 +126,7 @@ func TestNotice(t *testing.T) {
 			51 notice b 170
 			52 notice b 190
 			53 notice b 160
+			54 notice b 190
 		`, until: 145 * time.Second, want: `
 			1 form 1 start a,b,c,d
 			138 end 1 notice gracefully a,b,c,d

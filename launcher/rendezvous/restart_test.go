@@ -166,6 +166,29 @@ func TestHeadRestart(t *testing.T) {
 			91 lost d stuck
 			102 form 1 start a,b,c
 		`},
+		{name: "a straggler that turns out to have nothing", cfg: elastic(), script: `
+			0.5 wedge d
+			1 join a b c d:3
+			5 rejoin d:0
+		`, want: `
+			1 end 3 head_restarted gracefully d
+			5 form 1 start a,b,c,d
+		`},
+		{name: "a straggler is no replacement before it has ended", cfg: elastic(), script: `
+			1 join a b c d
+			50 gone d
+			60 join d2:3
+		`, want: `
+			1 form 1 start a,b,c,d
+			50 lost d terminated member
+			50 end 1 loss hard a,b,c
+			50.5 closed 1 loss
+			50.5 form 2 loss a,b,c
+			60 end 3 head_restarted gracefully d2
+			62 end 2 replacement gracefully a,b,c
+			64 closed 2 replacement
+			64 form 3 replacement a,b,c,d2
+		`},
 		{name: "a straggler that ends", cfg: elastic(), script: `
 			1 join a b c d:3
 		`, want: `

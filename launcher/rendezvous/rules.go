@@ -148,7 +148,6 @@ func (c *Core) hold(have int) {
 func (c *Core) form(picked []*node) {
 	c.generation++
 	c.restored = false
-	c.enough.ok = false
 	var members []Member
 	for i, n := range seat(picked, c.world) {
 		members = append(members, Member{Node: n.name, Slot: n.slot, GroupRank: i, Procs: n.procs, Addr: n.addr})
@@ -222,9 +221,6 @@ func (c *Core) tryImprove() {
 		}
 	}
 	candidate := func(n *node) bool { _, in := w.has(n); return !in && c.fits(n) }
-	if out == 0 && !slices.ContainsFunc(c.nodes, candidate) {
-		return // the usual case, at every beat
-	}
 	next := c.pick()
 	if len(next) < c.need() {
 		return // it would only hold

@@ -1,9 +1,7 @@
 package supervisor
 
 import (
-	"cmp"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/ephemeral-launcher/launcher/launcher/jobspec"
@@ -18,13 +16,23 @@ type Input struct {
 	Seen  Seen
 	// Now is the run clock.
 	Now time.Duration
+	// ActFrom: nothing is rented, changed or deleted before a listing that was asked for at this time or later has come in.
+	// 0: no need, nobody has acted for this run before.
+	ActFrom time.Duration
 	// Busy holds the keys of actions under way; they are not decided again.
 	Busy map[string]bool
-	// Failed counts, per action key, attempts that failed in a row without an outcome, and when the next may be made.
+	// Failed counts, per action key, attempts in a row that failed or whose effect is awaited, and when the next may be made.
 	Failed map[string]Backoff
-	// RenewedAt is when the head's expiry tag was last renewed; negative: never.
+	// Accepted holds the keys of deletions that the provider has accepted.
+	Accepted map[string]bool
+	// RenewedAt is when the head's tags were last renewed (negative: never), RenewedAs what they said of it: see Described.
 	RenewedAt time.Duration
+	RenewedAs string
 	Mode      Mode
+	// World: there is one to be told of.
+	World bool
+	// AwaitFetch: the head stays until run.fetched also where the client supervises.
+	AwaitFetch bool
 }
 
 // Mode is whose supervisor this is.
@@ -52,6 +60,8 @@ type Decision struct {
 	Wake time.Duration
 	// Done: nothing is left to do for this supervisor.
 	Done bool
+	// Fenced, in ModeHead: the provider shows this head's own machine as gone. Who deleted it acts now.
+	Fenced bool
 }
 
 // Action is one thing to do. Its key is the same each time the same thing is decided.
@@ -65,9 +75,11 @@ type (
 		Want  journal.Intended
 		New   bool
 	}
-	// Delete orders the deletion of nodes' machines.
+	// Delete orders the deletion of nodes' machines, and of what else is named in the same call: with the last machine goes
+	// what only hangs on it.
 	Delete struct {
 		Nodes  []string
+		With   []providers.Resource
 		Reason string
 	}
 	// Sweep orders the deletion of tagged resources that belong to no node.
@@ -87,16 +99,16 @@ type (
 	Drain struct{}
 	// Finish journals the end of the job.
 	Finish struct{ Result journal.Finished }
-	// Renew renews the head's expiry tag.
+	// Renew renews the head's tags.
 	Renew struct{}
 )
 
 // Key implements Action.
 func (a Create) Key() string   { return "create " + a.Token }
 func (a Delete) Key() string   { return "delete " + a.Nodes[0] }
-func (a Sweep) Key() string    { return "sweep" }
+func (a Sweep) Key() string    { return "sweep " + a.Resources[0].ID }
 func (a List) Key() string     { return "list" }
-func (a Record) Key() string   { return "record" }
+func (a Record) Key() string   { return "record " + string(a.Events[0].Kind) + " " + a.Events[0].Node }
 func (a TellGone) Key() string { return "gone " + a.Node }
 func (a Stop) Key() string     { return "stop" }
 func (a Drain) Key() string    { return "drain" }
@@ -107,39 +119,108 @@ func (a Renew) Key() string    { return "renew" }
 type decider struct {
 	Input
 	out Decision
+	// ends: it was decided in this round that the run ends, so nothing else is.
+	ends bool
+	// What the state says, in the order that makes decisions repeatable.
+	nodes, workers []*journal.Node // by slot and attempt, the head first
+	bySlot         map[int][]*journal.Node
+	byToken        map[string][]*journal.Node
+	training       map[string]bool                   // members of the generation that runs
+	dry            map[providers.Role]map[string]dry // by zone
+	// What this round has ordered so far, which the state does not hold yet.
+	ordered  map[providers.Role]int
+	usdOrder float64 // an hour
 }
 
 // Decide says what to do. It is pure: the same input gives the same decision. Deciding again on what the actions left behind gives nothing new.
 func Decide(in Input) Decision {
-	d := &decider{Input: in}
-	if d.State.Planned == nil {
-		return d.out
+	d := &decider{Input: in, ordered: map[providers.Role]int{}}
+	d.index()
+	if d.State.Stopping == nil {
+		if d.State.Planned == nil {
+			return d.out
+		}
+		if d.limits(); d.ends {
+			return d.out
+		}
 	}
 	d.settle()
 	d.listed()
-	if d.State.Stopping == nil {
-		d.limits()
-	}
 	if d.State.Stopping != nil {
 		d.teardown()
 	} else {
 		d.keep()
+	}
+	if d.ends {
+		return d.out
 	}
 	d.renew()
 	d.list()
 	return d.out
 }
 
+func (d *decider) index() {
+	d.nodes = d.State.List("")
+	d.bySlot, d.byToken, d.training = map[int][]*journal.Node{}, map[string][]*journal.Node{}, map[string]bool{}
+	for _, n := range d.nodes {
+		d.byToken[n.Intent.Token] = append(d.byToken[n.Intent.Token], n)
+		if n.Role == providers.Worker {
+			d.workers = append(d.workers, n)
+			d.bySlot[n.Slot] = append(d.bySlot[n.Slot], n)
+		}
+	}
+	if g := d.State.Generation; g.Phase == journal.GenFormed {
+		for _, m := range g.Members {
+			d.training[m.Node] = true
+		}
+	}
+}
+
+// info describes the provider; before the run was planned nothing is known of it, and nothing was rented.
+func (d *decider) info() providers.Info {
+	if d.State.Planned == nil {
+		return providers.Info{}
+	}
+	return d.State.Planned.Info
+}
+
+// blind tells whether what is there has to be looked at before anything is done to it. A head looks for its own machine too: its
+// being there is what this supervisor's right to act rests on.
+func (d *decider) blind() bool {
+	if d.ActFrom == 0 || d.Seen.At < d.ActFrom {
+		return d.ActFrom != 0
+	}
+	head := d.State.Head()
+	return d.Mode == ModeHead && head != nil && head.Machine != nil && d.Seen.machine(head) == nil &&
+		d.Seen.At >= head.CreatedAt.Duration()+d.info().ConsistencyWindow
+}
+
 // do adds an action unless it is under way or backing off.
 func (d *decider) do(a Action) {
-	if d.Busy[a.Key()] {
+	if d.ends || d.Busy[a.Key()] {
 		return
+	}
+	switch a.(type) {
+	case Create, Sweep, Renew:
+		if d.blind() {
+			return
+		}
 	}
 	if b := d.Failed[a.Key()]; b.NotBefore > d.Now {
 		d.wake(b.NotBefore)
 		return
 	}
 	d.out.Actions = append(d.out.Actions, a)
+}
+
+// stop ends the run. Nothing else is done in this round: what was decided before it was decided for a run that goes on.
+func (d *decider) stop(why journal.Stopping) {
+	if d.ends {
+		return
+	}
+	d.out.Actions = nil
+	d.do(Stop{Why: why})
+	d.ends = true
 }
 
 // wake asks to decide again at the given time.
@@ -152,117 +233,21 @@ func (d *decider) wake(at time.Duration) {
 	}
 }
 
-// settle repeats create calls whose outcome is not known: after a crash, a lost reply, a dead plugin. The token makes
-// that safe, and it is what adopts the machines of a call whose reply never came. Once the run is being ended nothing
-// may be created any more: then listings tell what such a call has left.
-func (d *decider) settle() {
-	done := map[string]bool{}
-	for _, n := range d.State.List("") {
-		token := n.Intent.Token
-		if n.Phase != journal.PhaseIntended || done[token] {
-			continue
-		}
-		done[token] = true
-		c := Create{Token: token, Want: n.Intent}
-		for _, m := range d.State.List(n.Role) {
-			if m.Phase == journal.PhaseIntended && m.Intent.Token == token {
-				c.Nodes = append(c.Nodes, m.Name)
-			}
-		}
-		if d.State.Stopping == nil {
-			d.do(c)
-		} else if !d.Busy[c.Key()] {
-			d.find(c)
-		}
-	}
-}
-
-// find settles a create call by what listings show.
-func (d *decider) find(c Create) {
-	var events []journal.Event
-	machines := d.Seen.byToken(c.Token)
-	window := d.State.Planned.Info.ConsistencyWindow
-	for i, name := range c.Nodes {
-		switch since, absent := d.Seen.Absent[name]; {
-		case i < len(machines):
-			events = append(events, journal.NewEvent(journal.NodeCreated, name, 0, journal.MachineCreated{Machine: machines[i]}))
-		case absent && d.Seen.At >= since+window:
-			events = append(events, journal.NewEvent(journal.NodeRefused, name, 0, journal.Refused{Code: providers.NotFound, Message: "the create call left no machine"}))
-		}
-	}
-	if len(events) > 0 {
-		d.do(Record{Events: events})
-	}
-}
-
-// listed draws the conclusions a listing allows.
-func (d *decider) listed() {
-	var events []journal.Event
-	for _, n := range d.State.List("") {
-		if n.Machine == nil || n.Phase.Ended() {
-			continue
-		}
-		m := d.Seen.machine(n)
-		if m != nil && m.Machine != nil && n.Machine.Address == "" && m.Machine.Address != "" && m.Alive() {
-			events = append(events, journal.NewEvent(journal.NodeAddressed, n.Name, 0, journal.MachineCreated{Machine: *m.Machine}))
-		}
-		gone, why := d.gone(n)
-		if !gone {
-			continue
-		}
-		switch {
-		case n.Phase == journal.PhaseJoined && n.Role == providers.Worker && !d.State.Drained:
-			// The world knows what its members are doing; it gives the rank away and reports the node lost.
-			d.do(TellGone{Node: n.Name, Evidence: why})
-		case n.Phase == journal.PhaseDeleting || n.Phase == journal.PhaseLost:
-			events = append(events, journal.NewEvent(journal.NodeDeleted, n.Name, 0, journal.Deleted{Reason: why}))
-		default:
-			events = append(events,
-				journal.NewEvent(journal.NodeLost, n.Name, 0, journal.Lost{Cause: why, Evidence: true}),
-				journal.NewEvent(journal.NodeDeleted, n.Name, 0, journal.Deleted{Reason: why}))
-		}
-	}
-	if len(events) > 0 {
-		d.do(Record{Events: events})
-	}
-}
-
-// gone tells whether listings prove that the node's machine bills no more.
-func (d *decider) gone(n *journal.Node) (bool, string) {
-	if m := d.Seen.machine(n); m != nil {
-		return !m.Alive(), cmp.Or(m.Reason, "the provider lists it as terminated")
-	}
-	since, ok := d.Seen.Absent[n.Name]
-	window := d.State.Planned.Info.ConsistencyWindow
-	return ok && d.Seen.At >= since+window && since >= n.CreatedAt.Duration()+window, "the provider lists it no more"
-}
-
 // keep works towards the wanted machines.
 func (d *decider) keep() {
-	if failures := d.State.SetupFailures; len(failures) > 1 {
-		last := failures[len(failures)-1]
-		exit := last.Exit
-		d.do(Stop{Why: journal.Stopping{Cause: journal.CauseSetup, Node: last.Node, Exit: &exit, Text: "setup failed on " + failures[len(failures)-2].Node + " and " + last.Node}})
-		return
-	}
+	d.strays()
 	d.head()
-	d.workers()
+	d.fill()
 	d.retire()
 }
 
-// head keeps one head. A head that is gone cannot be replaced from its own machine; from the client it ends the run.
+// head keeps one head. One that is gone ends the run: see limits.
 func (d *decider) head() {
-	head := d.State.Head()
-	if head == nil {
-		d.order(providers.Head, []slot{{name: journal.HeadName, number: -1, attempt: 1}})
-		return
-	}
-	if head.Phase == journal.PhaseRefused {
-		d.order(providers.Head, []slot{{name: journal.HeadName, number: -1, attempt: head.Attempt + 1}})
-		return
-	}
-	if head.Phase == journal.PhaseLost || head.Phase.Ended() {
-		d.do(Stop{Why: journal.Stopping{Cause: journal.CauseLauncher, Node: head.Name, Text: "the head is gone: " + head.Reason}})
+	switch head := d.State.Head(); {
+	case head == nil:
+		d.order(providers.Head, []slot{{name: journal.HeadName, number: -1, attempt: 1}}, "")
+	case head.Phase == journal.PhaseRefused:
+		d.order(providers.Head, []slot{{name: journal.HeadName, number: -1, attempt: head.Attempt + 1}}, "")
 	}
 }
 
@@ -285,9 +270,11 @@ func Least(job *jobspec.Job, s *journal.State) int {
 	return job.Workers.Min
 }
 
-// workers orders a machine for every slot that nobody holds or will hold.
-func (d *decider) workers() {
-	var open []slot
+// fill orders a machine for every slot that nobody holds or will hold. Slots whose machines keep dying in boot are asked
+// for apart, in other zones first.
+func (d *decider) fill() {
+	var zones []string
+	open := map[string][]slot{}
 	for number := range Wanted(d.Job, d.State) {
 		s := d.slot(number)
 		if s.held {
@@ -297,27 +284,38 @@ func (d *decider) workers() {
 			d.wake(s.notBefore)
 			continue
 		}
-		open = append(open, s)
+		avoid := ""
+		if s.failures > 1 {
+			avoid = s.zone
+		}
+		if open[avoid] == nil {
+			zones = append(zones, avoid)
+		}
+		open[avoid] = append(open[avoid], s)
 	}
-	if len(open) > 0 {
-		d.order(providers.Worker, open)
+	for _, avoid := range zones {
+		d.order(providers.Worker, open[avoid], avoid)
 	}
 }
 
 // retire deletes workers that are no longer wanted, and those that were given up.
 func (d *decider) retire() {
 	want := Wanted(d.Job, d.State)
-	for _, n := range d.State.List(providers.Worker) {
+	unfit := map[string]bool{}
+	for _, f := range d.State.SetupFailures {
+		unfit[f.Node] = true
+	}
+	for _, n := range d.workers {
 		switch {
 		case n.Phase.Ended() || n.Phase == journal.PhaseIntended:
-		case n.Phase == journal.PhaseLost:
+		case n.Phase == journal.PhaseLost || n.Phase == journal.PhaseDeleting:
 			d.delete(n, n.Reason)
-		case n.Phase == journal.PhaseDeleting:
-			d.delete(n, n.Reason)
-		case n.Notice != nil && !d.trains(n) && d.replaced(n):
+		case n.Notice != nil && !d.training[n.Name] && d.replaced(n):
 			d.delete(n, "preempted")
-		case n.Slot >= want && !d.trains(n):
+		case n.Slot >= want && !d.training[n.Name]:
 			d.delete(n, "no longer wanted")
+		case n.Phase != journal.PhaseJoined && unfit[n.Name]:
+			d.delete(n, "setup failed")
 		case n.Phase != journal.PhaseJoined:
 			late := n.CreatedAt.Duration() + d.Job.Limits.StartTimeout
 			if late > d.Now {
@@ -327,12 +325,6 @@ func (d *decider) retire() {
 			d.delete(n, "did not come up within "+d.Job.Limits.StartTimeout.String())
 		}
 	}
-}
-
-// trains tells whether the node is a member of the generation that is running.
-func (d *decider) trains(n *journal.Node) bool {
-	g := d.State.Generation
-	return g.Phase == journal.GenFormed && slices.ContainsFunc(g.Members, func(m journal.Member) bool { return m.Node == n.Name })
 }
 
 // replaced tells whether a noticed node is of no more use: it never joined, or a generation without it runs.
@@ -353,7 +345,10 @@ func (d *decider) delete(n *journal.Node, reason string) {
 // deletable tells whether the node's deletion is to be ordered now. Each node has its own pace, whatever call it was part of.
 func (d *decider) deletable(n *journal.Node) bool {
 	key := Delete{Nodes: []string{n.Name}}.Key()
-	if gone, _ := d.gone(n); gone || n.Phase.Ended() || n.Phase == journal.PhaseIntended || d.Busy[key] {
+	if n.Phase.Ended() || n.Phase == journal.PhaseIntended || d.Busy[key] || d.blind() || d.ends {
+		return false
+	}
+	if gone, _ := d.gone(n); gone {
 		return false
 	}
 	if b := d.Failed[key]; b.NotBefore > d.Now {
@@ -363,37 +358,32 @@ func (d *decider) deletable(n *journal.Node) bool {
 	return true
 }
 
-// renew keeps the head's expiry tag a node lease ahead, so that gc can tell a living run from a dead one.
+// Described is what the head's tags are to say of it; empty: there is nothing to say yet.
+func Described(head *journal.Node) string {
+	if head == nil || head.Machine == nil || head.Machine.Address == "" {
+		return ""
+	}
+	return head.Machine.Address + " " + head.HostKey
+}
+
+// renew keeps the head's expiry tag a node lease ahead, so that gc can tell a living run from a dead one, and says where it is as soon as that is known.
 func (d *decider) renew() {
 	head := d.State.Head()
 	if head == nil || head.Machine == nil || head.Phase == journal.PhaseDeleting || head.Phase.Ended() {
 		return
 	}
+	if gone, _ := d.gone(head); gone {
+		return
+	}
 	due := d.RenewedAt + d.Job.Limits.NodeLease/3
-	if d.RenewedAt >= 0 && due > d.Now {
+	if d.RenewedAt >= 0 && due > d.Now && d.RenewedAs == Described(head) {
 		d.wake(due)
 		return
 	}
 	d.do(Renew{})
 }
 
-// token names a create call: the run, the role, and how many calls came before, so that it is new and can be derived again.
-func (d *decider) token(role providers.Role) string {
-	seen := map[string]bool{}
-	for _, n := range d.State.Nodes {
-		if n.Role == role {
-			seen[n.Intent.Token] = true
-		}
-	}
-	if role == providers.Head { // a refused head is overwritten by the next attempt
-		return d.State.Run + "-h" + strconv.Itoa(headAttempts(d.State)+1)
-	}
-	return d.State.Run + "-w" + strconv.Itoa(len(seen)+1)
-}
-
-func headAttempts(s *journal.State) int {
-	if head := s.Head(); head != nil {
-		return head.Attempt
-	}
-	return 0
+// allEnded tells whether every node of the role has.
+func (d *decider) allEnded(role providers.Role) bool {
+	return !slices.ContainsFunc(d.nodes, func(n *journal.Node) bool { return n.Role == role && !n.Phase.Ended() })
 }

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// listEvery is how often the provider is asked what there is while nothing is awaited.
+	// listEvery is how often the provider is asked what there is while nothing is awaited, and at most a quarter of the node lease.
 	listEvery = 30 * time.Second
 	// While something is awaited listings follow each other at half of the time waited so far, within these bounds: the
 	// wait is then never more than half as long again as it had to be, and a slow cloud is not hammered.
@@ -24,30 +24,56 @@ type Seen struct {
 	At time.Duration
 	// Resources are what it showed, in order of kind and id.
 	Resources []providers.Resource
-	// Absent holds, per node, when the first of an unbroken row of listings without its machine was asked for.
+	// Absent holds, per node, when the first of an unbroken row of listings without its machine was asked for. A node whose create call has no
+	// outcome is in it where a listing showed fewer machines of the call than there are such nodes.
 	Absent map[string]time.Duration
 	// Empty is how many listings in a row showed nothing alive, and EmptySince when the first of them was asked for.
 	Empty      int
 	EmptySince time.Duration
+
+	byID    map[string]int   // of machines, into Resources
+	byToken map[string][]int // of living machines
 }
 
-// Observe takes in a listing that was asked for at the given time. Nodes whose create call was under way then are not judged by it.
-func (s Seen) Observe(state *journal.State, at time.Duration, resources []providers.Resource, busy map[string]bool) Seen {
-	next := Seen{At: at, Resources: slices.Clone(resources), Absent: map[string]time.Duration{}}
+// Observe takes in a listing that was asked for at the given time. unsure tells whether a create call was under way then, by its token: its nodes
+// are not judged. What carries another run's tag, or none, is not of this run, whatever the provider thinks.
+func (s Seen) Observe(state *journal.State, at time.Duration, resources []providers.Resource, unsure func(token string) bool) Seen {
+	next := Seen{At: at, Absent: map[string]time.Duration{}, byID: map[string]int{}, byToken: map[string][]int{}}
+	for _, r := range resources {
+		if r.Tags[providers.TagRun] == state.Run {
+			next.Resources = append(next.Resources, r)
+		}
+	}
 	slices.SortFunc(next.Resources, func(a, b providers.Resource) int {
 		if c := strings.Compare(a.Kind, b.Kind); c != 0 {
 			return c
 		}
 		return strings.Compare(a.ID, b.ID)
 	})
+	for i, r := range next.Resources {
+		if r.Kind != providers.KindMachine {
+			continue
+		}
+		next.byID[r.ID] = i
+		if r.Machine != nil && r.Alive() {
+			next.byToken[r.Machine.Token] = append(next.byToken[r.Machine.Token], i)
+		}
+	}
+	open := map[string]int{} // nodes without an outcome, by token
+	for _, n := range state.Nodes {
+		if n.Phase == journal.PhaseIntended {
+			open[n.Intent.Token]++
+		}
+	}
+	found := map[string]int{}
+	for token := range open {
+		found[token] = len(next.unowned(state, token))
+	}
 	for name, n := range state.Nodes {
-		if n.Phase.Ended() || busy[Create{Token: n.Intent.Token}.Key()] {
+		if n.Phase.Ended() || n.Machine != nil && next.machine(n) != nil {
 			continue
 		}
-		if n.Machine != nil && next.machine(n) != nil {
-			continue
-		}
-		if n.Machine == nil && len(next.byToken(n.Intent.Token)) > 0 {
+		if token := n.Intent.Token; n.Machine == nil && (unsure(token) || found[token] >= open[token]) {
 			continue
 		}
 		next.Absent[name] = at
@@ -55,7 +81,7 @@ func (s Seen) Observe(state *journal.State, at time.Duration, resources []provid
 			next.Absent[name] = since
 		}
 	}
-	if !slices.ContainsFunc(resources, providers.Resource.Alive) {
+	if !slices.ContainsFunc(next.Resources, providers.Resource.Alive) {
 		next.Empty, next.EmptySince = 1, at
 		if s.Empty > 0 {
 			next.Empty, next.EmptySince = s.Empty+1, s.EmptySince
@@ -69,54 +95,64 @@ func (s Seen) machine(n *journal.Node) *providers.Resource {
 	if n.Machine == nil {
 		return nil
 	}
-	for i, r := range s.Resources {
-		if r.Kind == providers.KindMachine && r.ID == n.Machine.ID {
-			return &s.Resources[i]
-		}
+	if i, ok := s.byID[n.Machine.ID]; ok {
+		return &s.Resources[i]
 	}
 	return nil
 }
 
-// byToken lists the living machines a create call left, in order of id.
-func (s Seen) byToken(token string) []providers.Machine {
+// unowned lists the living machines of a create call that no node stands for, in order of id.
+func (s Seen) unowned(state *journal.State, token string) []providers.Machine {
+	if len(s.byToken[token]) == 0 {
+		return nil
+	}
+	owned := map[string]bool{}
+	for _, n := range state.Nodes {
+		if n.Machine != nil && n.Intent.Token == token {
+			owned[n.Machine.ID] = true
+		}
+	}
 	var machines []providers.Machine
-	for _, r := range s.Resources {
-		if r.Kind == providers.KindMachine && r.Machine != nil && r.Machine.Token == token && r.Alive() {
-			machines = append(machines, *r.Machine)
+	for _, i := range s.byToken[token] {
+		if m := s.Resources[i].Machine; !owned[m.ID] {
+			machines = append(machines, *m)
 		}
 	}
 	return machines
 }
 
-// leftovers lists what carries the run's tag, lives, and is no machine of a node that has not ended.
+// leftovers lists what lives and is no machine of a node that has not ended, nor of a call without an outcome.
 func (s Seen) leftovers(state *journal.State) []providers.Resource {
+	if len(s.Resources) == 0 {
+		return nil
+	}
+	owned, open := map[string]bool{}, map[string]bool{}
+	for _, n := range state.Nodes {
+		if n.Machine != nil && !n.Phase.Ended() {
+			owned[n.Machine.ID] = true
+		}
+		if n.Phase == journal.PhaseIntended {
+			open[n.Intent.Token] = true
+		}
+	}
 	var left []providers.Resource
 	for _, r := range s.Resources {
-		if !r.Alive() {
+		machine := r.Kind == providers.KindMachine
+		if !r.Alive() || machine && owned[r.ID] || machine && r.Machine != nil && open[r.Machine.Token] {
 			continue
 		}
-		owned := false
-		for _, n := range state.Nodes {
-			if n.Machine != nil && n.Machine.ID == r.ID && !n.Phase.Ended() {
-				owned = true
-			}
-			if n.Phase == journal.PhaseIntended && r.Machine != nil && r.Machine.Token == n.Intent.Token {
-				owned = true
-			}
-		}
-		if !owned {
-			left = append(left, r)
-		}
+		left = append(left, r)
 	}
 	return left
 }
 
 // list decides when the next listing is due.
 func (d *decider) list() {
+	every := min(listEvery, d.Job.Limits.NodeLease/4)
 	since, waiting := d.awaited()
-	due := d.Seen.At + listEvery
+	due := d.Seen.At + every
 	if d.Seen.At < 0 {
-		due = listEvery
+		due = every
 	}
 	if waiting {
 		due = since
@@ -124,7 +160,7 @@ func (d *decider) list() {
 			due = d.Seen.At + min(max((d.Seen.At-since)/2, listSoonest), listLatest)
 		}
 	}
-	if due > d.Now {
+	if due > d.Now && !d.blind() {
 		d.wake(due)
 		return
 	}
@@ -138,7 +174,7 @@ func (d *decider) awaited() (since time.Duration, waiting bool) {
 			since, waiting = from, true
 		}
 	}
-	for _, n := range d.State.Nodes {
+	for _, n := range d.nodes {
 		switch {
 		case n.Phase.Ended():
 		case n.Phase == journal.PhaseIntended:
@@ -151,16 +187,23 @@ func (d *decider) awaited() (since time.Duration, waiting bool) {
 			await(n.CreatedAt.Duration())
 		case n.Suspect != "":
 			await(n.SuspectAt.Duration())
-		case n.Notice != nil && n.Notice.DeadlineAt != nil && n.Notice.DeadlineAt.Duration() <= d.Now:
+		case n.Notice != nil && n.Notice.DeadlineAt == nil:
+			await(n.NoticedAt.Duration())
+		case n.Notice != nil && n.Notice.DeadlineAt.Duration() <= d.Now:
 			await(n.Notice.DeadlineAt.Duration())
 		}
 	}
-	if d.State.Finished != nil && !waiting && d.allEnded(providers.Worker) {
-		last := d.State.FinishedAt.Duration()
-		for _, n := range d.State.Nodes {
-			last = max(last, n.DeletedAt.Duration())
-		}
-		await(last)
+	if d.State.Finished != nil && !waiting && d.allEnded(providers.Worker) && !(d.Mode == ModeHead && d.confirmed()) {
+		await(max(d.State.FinishedAt.Duration(), d.lastDeleted()))
 	}
 	return since, waiting
+}
+
+// lastDeleted is when the last node was seen gone.
+func (d *decider) lastDeleted() time.Duration {
+	last := time.Duration(0)
+	for _, n := range d.nodes {
+		last = max(last, n.DeletedAt.Duration())
+	}
+	return last
 }

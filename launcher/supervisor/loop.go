@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ephemeral-launcher/launcher/launcher/jobspec"
@@ -33,6 +34,9 @@ type Options struct {
 	Ingress []string
 	Door    *journal.Door
 	Log     *slog.Logger
+	// AwaitFetch, in ModeClient: the head stays after the end until run.fetched is journaled, for hold_results at most. Set it where the
+	// client brings logs and outputs in.
+	AwaitFetch bool
 	// HandOver, in ModeLaunch, is closed when the head is ready to take over.
 	HandOver <-chan struct{}
 }
@@ -55,6 +59,9 @@ const (
 	// HandingOver: ModeLaunch is done, no provider call is under way, and the head may be asked to take over.
 	HandingOver
 )
+
+// ErrFenced is returned by Run where another epoch has been offered the run or has it: this supervisor must not act any more.
+var ErrFenced = errors.New("the run is supervised by another")
 
 // Supervisor decides and acts for one run. Make one with New; its methods are safe for concurrent use.
 type Supervisor struct {
@@ -101,13 +108,26 @@ func (s *Supervisor) order(e journal.Event) {
 // loop is the state that Run's goroutine owns.
 type loop struct {
 	*Supervisor
-	busy    map[string]bool
-	failed  map[string]Backoff
+	epoch    int
+	busy     map[string]bool
+	failed   map[string]Backoff
+	accepted map[string]bool
+	// called is when the last call for a create token ended; what was listed before may not show its effect.
+	called  map[string]time.Duration
+	began   time.Duration
 	seen    Seen
-	renewed time.Duration
+	actFrom time.Duration
+	ticked  atomic.Int64 // when it was last decided, on the run clock
+	renewed renewal
 	roster  Roster
 	results chan result
 	running sync.WaitGroup
+}
+
+// renewal is when the head's tags were renewed, and what they say.
+type renewal struct {
+	at time.Duration
+	as string
 }
 
 // result is what an action's goroutine hands back to the loop.
@@ -122,12 +142,17 @@ type result struct {
 }
 
 // Run decides and acts until everything is over, the head may take over, or ctx ends; ctx ending is this process's end and not the run's. When it
-// returns no call of its own is under way.
+// returns no call of its own is under way. ErrFenced: the run is another's.
 func (s *Supervisor) Run(ctx context.Context) (Outcome, error) {
 	ctx, cancel := context.WithCancel(ctx)
+	state := s.Journal.State()
 	l := &loop{
-		Supervisor: s, busy: map[string]bool{}, failed: map[string]Backoff{}, seen: Seen{At: -1},
-		renewed: -1, results: make(chan result),
+		Supervisor: s, epoch: state.Epoch, busy: map[string]bool{}, failed: map[string]Backoff{}, accepted: map[string]bool{},
+		called: map[string]time.Duration{}, began: s.Journal.Now(), seen: Seen{At: -1}, renewed: renewal{at: -1}, results: make(chan result),
+	}
+	l.ticked.Store(int64(l.began))
+	if len(state.Nodes) > 0 {
+		l.away() // somebody has acted before
 	}
 	defer func() {
 		cancel()
@@ -151,34 +176,23 @@ func (s *Supervisor) Run(ctx context.Context) (Outcome, error) {
 			return 0, err
 		}
 		state := s.Journal.State()
+		if state.Offered != 0 || state.Epoch != l.epoch {
+			return 0, fmt.Errorf("supervise run %s at epoch %d: %w", state.Run, l.epoch, ErrFenced)
+		}
 		if leaving && state.Stopping == nil {
 			if len(l.busy) == 0 {
 				return HandingOver, nil
 			}
 		} else {
-			if r := RosterOf(s.Job, state); s.World != nil && !reflect.DeepEqual(r, l.roster) {
-				l.roster = r
-				s.World.SetRoster(r)
+			over, again, err := l.decide(ctx, state, timer)
+			if err != nil {
+				return 0, err
 			}
-			d := Decide(l.input(state))
-			if d.Done && len(l.busy) == 0 {
+			if over {
 				return Over, nil
 			}
-			appended := false
-			for _, a := range d.Actions {
-				wrote, err := l.act(ctx, a)
-				if err != nil {
-					return 0, err
-				}
-				appended = appended || wrote
-			}
-			if appended {
-				continue // the journal went on: decide again before waiting
-			}
-			if d.Wake > 0 {
-				timer.Reset(max(d.Wake-s.Journal.Now(), 0))
-			} else {
-				timer.Stop()
+			if again {
+				continue
 			}
 		}
 		select {
@@ -197,10 +211,46 @@ func (s *Supervisor) Run(ctx context.Context) (Outcome, error) {
 	}
 }
 
-func (l *loop) input(state *journal.State) Input {
+// decide decides once and acts. over: nothing is left to do; again: the journal went on, so decide again before waiting.
+func (l *loop) decide(ctx context.Context, state *journal.State, timer *time.Timer) (over, again bool, err error) {
+	now := l.Journal.Now()
+	if gap := now - time.Duration(l.ticked.Swap(int64(now))); gap > l.Job.Limits.NodeLease/2 {
+		l.Log.Warn("was away", "for", gap)
+		l.away()
+	}
+	if r := RosterOf(l.Job, state); l.World != nil && !reflect.DeepEqual(r, l.roster) {
+		l.roster = r
+		l.World.SetRoster(r)
+	}
+	d := Decide(l.input(state, now))
+	if d.Fenced {
+		return false, false, fmt.Errorf("supervise run %s: the provider lists this head as gone: %w", state.Run, ErrFenced)
+	}
+	if d.Done && len(l.busy) == 0 {
+		return true, false, nil
+	}
+	for _, a := range d.Actions {
+		wrote, err := l.act(ctx, a)
+		if err != nil {
+			return false, false, err
+		}
+		again = again || wrote
+	}
+	if d.Wake > 0 {
+		timer.Reset(max(d.Wake-l.Journal.Now(), 0))
+	} else {
+		timer.Stop()
+	}
+	return false, again, nil
+}
+
+// away remembers that the world went on without this supervisor: it looks before it acts.
+func (l *loop) away() { l.actFrom = max(l.Journal.Now(), 1) }
+
+func (l *loop) input(state *journal.State, now time.Duration) Input {
 	return Input{
-		Job: l.Job, State: state, Seen: l.seen, Now: l.Journal.Now(), Busy: l.busy, Failed: l.failed,
-		RenewedAt: l.renewed, Mode: l.Mode,
+		Job: l.Job, State: state, Seen: l.seen, Now: now, ActFrom: l.actFrom, Busy: l.busy, Failed: l.failed, Accepted: l.accepted,
+		RenewedAt: l.renewed.at, RenewedAs: l.renewed.as, Mode: l.Mode, World: l.World != nil, AwaitFetch: l.AwaitFetch,
 	}
 }
 
@@ -209,36 +259,41 @@ func (l *loop) takeOrders(ctx context.Context) error {
 	orders := l.orders
 	l.orders = nil
 	l.mu.Unlock()
-	return l.record(ctx, orders)
+	_, err := l.record(ctx, orders)
+	return err
 }
 
-// record appends events one by one: one that comes too late does not keep the others out.
-func (l *loop) record(ctx context.Context, events []journal.Event) error {
+// record appends events, in one piece where all can follow, else one by one: one that comes too late does not keep the others out.
+func (l *loop) record(ctx context.Context, events []journal.Event) (wrote bool, err error) {
+	if len(events) == 0 {
+		return false, nil
+	}
+	if err := l.Journal.Append(ctx, events...); !errors.Is(err, journal.ErrCannotFollow) {
+		return err == nil, err
+	}
 	for _, e := range events {
-		if err := l.Journal.Append(ctx, e); errors.Is(err, journal.ErrCannotFollow) {
+		err := l.Journal.Append(ctx, e)
+		switch {
+		case err == nil:
+			wrote = true
+		case errors.Is(err, journal.ErrCannotFollow):
 			l.Log.Debug("event too late", "kind", e.Kind, "node", e.Node)
-		} else if err != nil {
-			return err
+		default:
+			return wrote, err
 		}
 	}
-	return nil
+	return wrote, nil
 }
 
 // finish takes in what an action brought.
 func (l *loop) finish(ctx context.Context, r result) error {
 	for _, k := range r.keys {
 		delete(l.busy, k)
-	}
-	now := l.Journal.Now()
-	for _, k := range r.keys {
 		if r.err == nil && !r.pace {
 			delete(l.failed, k)
 			continue
 		}
-		b := l.failed[k]
-		b.NotBefore = now + pause(k, b.Count)
-		b.Count++
-		l.failed[k] = b
+		l.backOff(k)
 	}
 	if r.err != nil {
 		if errors.Is(r.err, journal.ErrCrashed) {
@@ -249,7 +304,16 @@ func (l *loop) finish(ctx context.Context, r result) error {
 	if r.gather != nil {
 		r.gather(l)
 	}
-	return l.record(ctx, r.events)
+	_, err := l.record(ctx, r.events)
+	return err
+}
+
+// backOff leaves an action alone for a while, longer each time.
+func (l *loop) backOff(key string) {
+	b := l.failed[key]
+	b.NotBefore = l.Journal.Now() + pause(key, b.Count)
+	b.Count++
+	l.failed[key] = b
 }
 
 const (

@@ -2,19 +2,17 @@ package supervisor
 
 import (
 	"fmt"
-	"slices"
+	"hash/fnv"
+	"math"
+	"strconv"
+	"strings"
 	"time"
 
-	"github.com/ephemeral-launcher/launcher/launcher/jobspec"
 	"github.com/ephemeral-launcher/launcher/launcher/journal"
 	"github.com/ephemeral-launcher/launcher/providers"
 )
 
 const (
-	// coolDown is how long a zone that refused is left alone the first time; it doubles with each refusal in a row.
-	coolDown = 15 * time.Second
-	// maxCoolDown bounds it: capacity comes back within minutes as often as not.
-	maxCoolDown = 5 * time.Minute
 	// bootBackoff is the pause before a slot whose machines keep dying in boot is tried a third time; it doubles from there.
 	bootBackoff    = 5 * time.Second
 	maxBootBackoff = 2 * time.Minute
@@ -26,8 +24,9 @@ type slot struct {
 	attempt int    // of the next machine
 	name    string // of the next node
 	held    bool   // somebody is in it, or on the way
-	// failures counts machines in a row that never joined.
+	// failures counts machines in a row that never joined; zone is where the last of them was.
 	failures  int
+	zone      string
 	notBefore time.Duration
 }
 
@@ -35,10 +34,7 @@ type slot struct {
 func (d *decider) slot(number int) slot {
 	s := slot{number: number, attempt: 1}
 	var ended time.Duration
-	for _, n := range d.State.List(providers.Worker) {
-		if n.Slot != number {
-			continue
-		}
+	for _, n := range d.bySlot[number] {
 		s.attempt = n.Attempt + 1
 		if !n.Leaving() {
 			s.held = true
@@ -49,7 +45,10 @@ func (d *decider) slot(number int) slot {
 		case n.Phase == journal.PhaseRefused: // the zones' cool-down paces those
 		case n.Leaving():
 			s.failures++
-			ended = max(n.LostAt, n.DeletedAt, n.NoticedAt).Duration()
+			if n.Machine != nil {
+				s.zone = n.Machine.Offer.Zone
+			}
+			ended = max(n.LostAt, n.DeletingAt, n.NoticedAt).Duration()
 		}
 	}
 	if s.failures > 1 {
@@ -60,196 +59,106 @@ func (d *decider) slot(number int) slot {
 }
 
 // order asks for a machine per slot in one create call, from the pools that are worth trying now.
-func (d *decider) order(role providers.Role, slots []slot) {
-	offers, least := d.pools(role, slots)
+func (d *decider) order(role providers.Role, slots []slot, avoid string) {
+	offers, least := d.pools(role, slots, avoid)
 	if len(offers) == 0 {
+		if len(d.offers(role)) == 0 {
+			d.stop(journal.Stopping{Cause: journal.CauseLimit, Text: fmt.Sprintf("no offer for a %s has a price, so no limit could be kept", role)})
+		}
 		return
 	}
-	slots = d.affordable(role, slots, offers)
-	if len(slots) == 0 {
+	slots, offers = d.affordable(role, slots, offers)
+	if len(slots) == 0 || d.ends || d.blind() {
 		return
 	}
 	c := Create{Token: d.token(role), New: true}
 	for _, s := range slots {
 		c.Nodes = append(c.Nodes, s.name)
 	}
-	if d.Busy[c.Key()] {
-		return
-	}
 	c.Want = journal.Intended{Role: role, Token: c.Token, Count: len(slots), Min: min(least, len(slots)), Offers: offers}
 	d.do(c)
+	d.ordered[role]++
+	d.usdOrder += float64(len(slots)) * dearest(offers) * d.factor()
 }
 
-// pools picks the offers for a create call and how many machines it must give to be worth keeping.
-//
-// With same_zone = "prefer" the first try is all machines in one zone, the next zone after a refusal, and a mix only when
-// every zone has refused; replacements go where the others are, and elsewhere after two failures there or below min.
-func (d *decider) pools(role providers.Role, slots []slot) (offers []providers.Offer, least int) {
-	all := d.State.Planned.Workers
-	if role == providers.Head {
-		all = d.State.Planned.Head
-	}
-	zones := zonesOf(all)
-	home := d.homeZone()
-	if role == providers.Head || d.Job.Placement.SameZone == jobspec.SameZoneNo {
-		return d.warm(role, all, zones), 1
-	}
-	if home != "" {
-		if d.Job.Placement.SameZone == jobspec.SameZoneRequire {
-			return d.warm(role, all, []string{home}), 1
+// token names a create call: the run, the role, and how many calls came before, so that it is new and can be derived again
+// from the state. The state goes from epoch to epoch, and what an epoch may not know of its predecessor's last calls its own number keeps apart.
+func (d *decider) token(role providers.Role) string {
+	if role == providers.Head { // a refused head is overwritten by the next attempt
+		attempt := d.ordered[role] + 1
+		if head := d.State.Head(); head != nil {
+			attempt += head.Attempt
 		}
-		failures := d.refusedInRow(role, home)
-		for _, s := range slots {
-			failures = max(failures, s.failures)
-		}
-		if failures < 2 && d.members() >= Least(d.Job, d.State) {
-			return d.warm(role, all, []string{home}), 1
-		}
-		zones = slices.DeleteFunc(zones, func(z string) bool { return z == home })
-		return d.warm(role, all, append([]string{home}, zones...)), 1
+		return tokenPrefix(d.State) + "h" + strconv.Itoa(attempt)
 	}
-	// Nobody is there yet: a zone that has never refused gets the chance to take all.
-	for _, z := range zones {
-		if d.refusedInRow(role, z) == 0 {
-			return filterZone(all, z), len(slots)
+	calls := d.ordered[role] + 1
+	for _, call := range d.byToken {
+		if call[0].Role == role {
+			calls++
 		}
 	}
-	if d.Job.Placement.SameZone == jobspec.SameZoneRequire {
-		// One zone it must be: whichever has cooled down first, and any number of machines is a beginning.
-		for _, z := range zones {
-			if o := d.warm(role, all, []string{z}); len(o) > 0 {
-				return o, 1
-			}
-		}
-		return nil, 1
+	epoch := ""
+	if d.State.Epoch > 1 {
+		epoch = "e" + strconv.Itoa(d.State.Epoch)
 	}
-	return d.warm(role, all, zones), 1
+	return tokenPrefix(d.State) + epoch + "w" + strconv.Itoa(calls)
 }
 
-// warm returns the offers in the given zones, in that order, without those that refused lately, and wakes when the first of them may be tried again.
-func (d *decider) warm(role providers.Role, all []providers.Offer, zones []string) []providers.Offer {
-	var offers []providers.Offer
-	for _, z := range zones {
-		if n := d.refusedInRow(role, z); n > 0 {
-			until := d.lastRefusal(role, z) + min(coolDown<<min(n-1, 10), maxCoolDown)
-			if until > d.Now {
-				d.wake(until)
-				continue
-			}
+// tokenPrefix is what the tokens of a run begin with. A caller may use a run id again after the run is over, and a cloud
+// remembers tokens for longer: the run's own key tells the two apart. Tokens are at most 64 bytes of [a-z0-9-].
+func tokenPrefix(s *journal.State) string {
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%s %s %d", s.Run, s.Created.ClientKey, s.Began.UnixMicro())
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' {
+			return r
 		}
-		offers = append(offers, filterZone(all, z)...)
-	}
-	return offers
+		return '-'
+	}, strings.ToLower(s.Run))
+	return fmt.Sprintf("%s-%08x-", name[:min(len(name), 38)], h.Sum32())
 }
 
-// refusedInRow counts the refusals of a zone since it last gave a machine.
-func (d *decider) refusedInRow(role providers.Role, zone string) int {
-	var given journal.At = -1
-	for _, n := range d.State.Nodes {
-		if n.Role == role && n.Machine != nil && n.Machine.Offer.Zone == zone {
-			given = max(given, n.CreatedAt)
-		}
+// affordable cuts the order down to what max_usd_per_hour and budget_usd still allow: first to cheaper offers, then to
+// fewer machines. Where not even min workers fit before the run has begun, it is stopped; later the order waits.
+func (d *decider) affordable(role providers.Role, slots []slot, offers []providers.Offer) ([]slot, []providers.Offer) {
+	if d.Job.Limits.MaxUSDPerHour == 0 && d.Job.Limits.BudgetUSD == 0 {
+		return slots, offers
 	}
-	count := 0
-	for _, r := range d.State.Refusals {
-		if r.Role == role && r.At > given && slices.Contains(r.Zones, zone) {
-			count++
-		}
-	}
-	return count
-}
-
-func (d *decider) lastRefusal(role providers.Role, zone string) time.Duration {
-	last := time.Duration(0)
-	for _, r := range d.State.Refusals {
-		if r.Role == role && slices.Contains(r.Zones, zone) {
-			last = max(last, r.At.Duration())
-		}
-	}
-	return last
-}
-
-// homeZone is the zone most of the living workers are in; "" where there are none.
-func (d *decider) homeZone() string {
-	count := map[string]int{}
-	home := ""
-	for _, n := range d.State.List(providers.Worker) {
-		if n.Machine == nil || n.Leaving() {
-			continue
-		}
-		z := n.Machine.Offer.Zone
-		count[z]++
-		if home == "" || count[z] > count[home] {
-			home = z
-		}
-	}
-	return home
-}
-
-// members counts the workers that train or could.
-func (d *decider) members() int {
-	count := 0
-	for _, n := range d.State.List(providers.Worker) {
-		if n.Phase == journal.PhaseJoined && !n.Leaving() {
-			count++
-		}
-	}
-	return count
-}
-
-// affordable cuts the order down to what max_usd_per_hour and budget_usd still allow. Where not even min workers fit, the run is stopped.
-func (d *decider) affordable(role providers.Role, slots []slot, offers []providers.Offer) []slot {
-	limits := d.Job.Limits
-	if limits.MaxUSDPerHour == 0 && limits.BudgetUSD == 0 {
-		return slots
-	}
-	dearest := 0.0
+	fits, price := -1, 0.0
 	for _, o := range offers {
-		if o.USDPerHour != nil {
-			dearest = max(dearest, *o.USDPerHour)
+		n := min(d.fits(*o.USDPerHour*d.factor()), len(slots))
+		if n > fits || n == fits && *o.USDPerHour > price {
+			fits, price = n, *o.USDPerHour
 		}
 	}
-	dearest *= d.factor()
-	if dearest == 0 {
-		return slots
+	var within []providers.Offer
+	for _, o := range offers {
+		if *o.USDPerHour <= price {
+			within = append(within, o)
+		}
 	}
-	rate := d.State.USDPerHour() + d.pendingUSDPerHour()
-	fits := len(slots)
-	if most := limits.MaxUSDPerHour; most > 0 {
-		fits = min(fits, int((most-rate)/dearest+1e-9))
+	if !d.started() && (role == providers.Head && fits < 1 || role == providers.Worker && d.coming()+fits < Least(d.Job, d.State)) {
+		d.stop(journal.Stopping{Cause: journal.CauseLimit, Text: fmt.Sprintf("the limits do not allow a head and %d workers, the cheapest that are left at %.2f USD an hour each", Least(d.Job, d.State), price*d.factor())})
+		return nil, nil
 	}
-	if budget := limits.BudgetUSD; budget > 0 {
-		hours := (d.Job.Preemption.Grace + limits.NodeLease).Hours()
-		left := budget - d.State.SpendUSD(journal.At(d.Now)) - rate*hours
-		fits = min(fits, int(left/(dearest*hours)+1e-9))
-	}
-	fits = max(fits, 0)
-	if role == providers.Worker && d.State.Generation.Number > 0 || fits == len(slots) {
-		return slots[:fits]
-	}
-	if role == providers.Head && fits < 1 || role == providers.Worker && d.coming()+fits < Least(d.Job, d.State) {
-		d.do(Stop{Why: journal.Stopping{Cause: journal.CauseLimit, Text: fmt.Sprintf("the limits do not allow %d workers at %.2f USD an hour each", Least(d.Job, d.State), dearest)}})
-		return nil
-	}
-	return slots[:fits]
+	return slots[:fits], within
 }
 
-// pendingUSDPerHour is what create calls without an outcome may come to cost.
-func (d *decider) pendingUSDPerHour() float64 {
-	total := 0.0
-	for _, n := range d.State.Nodes {
-		if n.Phase != journal.PhaseIntended {
-			continue
-		}
-		dearest := 0.0
-		for _, o := range n.Intent.Offers {
-			if o.USDPerHour != nil {
-				dearest = max(dearest, *o.USDPerHour)
-			}
-		}
-		total += dearest
+// fits is how many more machines the limits allow at a price.
+func (d *decider) fits(usdPerHour float64) int {
+	if usdPerHour <= 0 {
+		return math.MaxInt
 	}
-	return total * d.factor()
+	fits := math.MaxInt
+	if most := d.Job.Limits.MaxUSDPerHour; most > 0 {
+		fits = min(fits, int((most-d.State.USDPerHour()-d.usdOrder)/usdPerHour+1e-9))
+	}
+	if d.Job.Limits.BudgetUSD > 0 {
+		// One machine more costs its price for as long as it takes to end in order, and what is left then must be more than nothing.
+		hours := d.billed(d.reserve()).Hours()
+		fits = min(fits, int(math.Ceil((d.left()-d.usdOrder*hours)/(usdPerHour*hours)-1e-9))-1)
+	}
+	return max(fits, 0)
 }
 
 func (d *decider) factor() float64 {
@@ -259,34 +168,23 @@ func (d *decider) factor() float64 {
 	return 1
 }
 
+func dearest(offers []providers.Offer) float64 {
+	usd := 0.0
+	for _, o := range offers {
+		if o.USDPerHour != nil {
+			usd = max(usd, *o.USDPerHour)
+		}
+	}
+	return usd
+}
+
 // coming counts the workers that are members or may become one.
 func (d *decider) coming() int {
 	count := 0
-	for _, n := range d.State.List(providers.Worker) {
+	for _, n := range d.workers {
 		if !n.Leaving() {
 			count++
 		}
 	}
 	return count
-}
-
-// zonesOf lists the zones in the order the offers have them.
-func zonesOf(offers []providers.Offer) []string {
-	var zones []string
-	for _, o := range offers {
-		if !slices.Contains(zones, o.Zone) {
-			zones = append(zones, o.Zone)
-		}
-	}
-	return zones
-}
-
-func filterZone(offers []providers.Offer, zone string) []providers.Offer {
-	var in []providers.Offer
-	for _, o := range offers {
-		if o.Zone == zone {
-			in = append(in, o)
-		}
-	}
-	return in
 }

@@ -8,8 +8,13 @@ import (
 	"github.com/ephemeral-launcher/launcher/providers"
 )
 
-// drainMargin is what draining may take beyond grace and the 10 s between SIGTERM and SIGKILL: copying outputs.
+// drainMargin is what draining may take beyond grace and the 10 s between SIGTERM and SIGKILL, for copying outputs; at most half
+// of the node lease, because the budget's reserve counts no longer.
 const drainMargin = 2 * time.Minute
+
+// sweepTries is how often the head orders the deletion of what has no machine of its own. What is there after that may hang
+// on the head itself, as a security group of the whole run does, and goes with it or is for the next client that looks.
+const sweepTries = 5
 
 // teardown is the same decision with want = 0: end the world, say how it ended, delete everything, see it gone.
 func (d *decider) teardown() {
@@ -22,7 +27,7 @@ func (d *decider) teardown() {
 		return
 	}
 	d.deleteAll(providers.Worker)
-	if d.Mode != ModeHead {
+	if d.Mode != ModeHead && !d.held(d.AwaitFetch && d.State.Drained) {
 		d.deleteAll(providers.Head)
 	}
 	if !d.allEnded(providers.Worker) || d.Mode != ModeHead && !d.allEnded(providers.Head) {
@@ -40,7 +45,7 @@ func (d *decider) teardown() {
 		d.out.Done = true
 		return
 	}
-	if d.Seen.Empty > 0 && d.Seen.At >= d.Seen.EmptySince+d.State.Planned.Info.ConsistencyWindow && d.Seen.EmptySince >= d.State.FinishedAt.Duration() {
+	if d.Seen.Empty > 0 && d.Seen.At >= d.Seen.EmptySince+d.info().ConsistencyWindow && d.Seen.EmptySince >= d.State.FinishedAt.Duration() {
 		d.do(Record{Events: []journal.Event{journal.NewEvent(journal.RunClean, "", 0,
 			journal.Clean{Listings: d.Seen.Empty, SpendUSD: d.State.SpendUSD(journal.At(d.Now))})}})
 	}
@@ -49,10 +54,10 @@ func (d *decider) teardown() {
 // drainable tells whether there is a world to drain and time left to do so.
 func (d *decider) drainable() bool {
 	head := d.State.Head()
-	if head == nil || head.Phase != journal.PhaseJoined {
+	if head == nil || head.Phase != journal.PhaseJoined || !d.World {
 		return false
 	}
-	limit := d.State.StoppingAt.Duration() + d.Job.Preemption.Grace + 10*time.Second + drainMargin
+	limit := d.State.StoppingAt.Duration() + d.Job.Preemption.Grace + 10*time.Second + min(drainMargin, d.Job.Limits.NodeLease/2)
 	if limit <= d.Now {
 		return false
 	}
@@ -62,17 +67,21 @@ func (d *decider) drainable() bool {
 
 func (d *decider) result() journal.Finished {
 	now := journal.At(d.Now)
+	generations := d.State.Generation.Number
+	if d.State.Generation.Phase == journal.GenForming {
+		generations-- // it never ran
+	}
 	return journal.Finished{
 		Stopping: *d.State.Stopping, SpendUSD: d.State.SpendUSD(now), Preemptions: d.State.Preemptions, Lost: d.State.LostNodes,
-		Generations: d.State.Generation.Number, Goodput: d.State.Goodput(now),
+		Generations: generations, Goodput: d.State.Goodput(now),
 	}
 }
 
 // deleteAll orders the deletion of all machines of a role in one call.
 func (d *decider) deleteAll(role providers.Role) {
 	var names []string
-	for _, n := range d.State.List(role) {
-		if d.deletable(n) {
+	for _, n := range d.nodes {
+		if n.Role == role && d.deletable(n) {
 			names = append(names, n.Name)
 		}
 	}
@@ -81,53 +90,68 @@ func (d *decider) deleteAll(role providers.Role) {
 	}
 }
 
-func (d *decider) allEnded(role providers.Role) bool {
-	return !slices.ContainsFunc(d.State.List(role), func(n *journal.Node) bool { return !n.Phase.Ended() })
-}
-
-// remains lists what is left of the run besides its nodes. On the head, what the head itself needs stays.
+// remains lists what is left of the run besides its nodes: machines first, and what hangs on them when they are gone. On the head, what the head itself needs stays.
 func (d *decider) remains() []providers.Resource {
 	left := d.Seen.leftovers(d.State)
-	if d.Mode != ModeHead {
-		return left
+	if d.Mode == ModeHead {
+		left = slices.DeleteFunc(left, func(r providers.Resource) bool {
+			return r.Kind != providers.KindMachine && r.Tags[providers.TagRole] != string(providers.Worker)
+		})
 	}
-	return slices.DeleteFunc(left, func(r providers.Resource) bool {
-		return r.Kind != providers.KindMachine && r.Tags[providers.TagRole] != string(providers.Worker)
-	})
+	isMachine := func(r providers.Resource) bool { return r.Kind == providers.KindMachine }
+	if slices.ContainsFunc(left, isMachine) {
+		return slices.DeleteFunc(left, func(r providers.Resource) bool { return !isMachine(r) })
+	}
+	if d.Mode == ModeHead && len(left) > 0 && d.Failed[Sweep{Resources: left}.Key()].Count >= sweepTries {
+		return nil
+	}
+	return left
 }
 
-// leave ends the head: it waits for a client to fetch what the run produced, bounded by hold_results and the budget, and then deletes itself.
+// confirmed tells, on the head, whether two listings a window apart have shown everything gone but the head.
+func (d *decider) confirmed() bool {
+	last := max(d.State.FinishedAt.Duration(), d.lastDeleted()+d.info().ConsistencyWindow)
+	return d.Seen.At >= last && len(d.remains()) == 0
+}
+
+// leave ends the head: it waits for a client to fetch what the run produced, and then deletes itself.
 func (d *decider) leave() {
-	window := d.State.Planned.Info.ConsistencyWindow
-	if d.Seen.At < d.State.FinishedAt.Duration() || d.Seen.At < d.lastDeleted()+window {
-		return // two listings a window apart: one showed the workers gone, this one confirms it
+	if !d.confirmed() || d.held(true) {
+		return
 	}
-	if !d.State.Fetched {
-		until := d.State.FinishedAt.Duration() + d.Job.Limits.HoldResults
-		if budget := d.Job.Limits.BudgetUSD; budget > 0 {
-			rate := d.State.USDPerHour()
-			left := budget - d.State.SpendUSD(journal.At(d.Now)) - rate*d.Job.Limits.NodeLease.Hours()
-			if rate > 0 {
-				until = min(until, d.Now+max(0, time.Duration(left/rate*float64(time.Hour))))
-			}
-		}
-		if until > d.Now {
-			d.wake(until)
-			return
-		}
+	head, over := d.State.Head(), true
+	if head != nil {
+		over, _ = d.gone(head)
 	}
-	head := d.State.Head()
-	if head.Phase == journal.PhaseDeleting && !d.Busy[Delete{Nodes: []string{head.Name}}.Key()] {
+	if over || d.Accepted[Delete{Nodes: []string{journal.HeadName}}.Key()] {
 		d.out.Done = true // ordered and accepted: the machine may go at any moment
 		return
 	}
-	d.delete(head, "the run is over")
+	if d.deletable(head) {
+		d.out.Actions = append(d.out.Actions, Delete{Nodes: []string{head.Name}, With: d.Seen.leftovers(d.State), Reason: "the run is over"})
+	}
 }
 
-func (d *decider) lastDeleted() time.Duration {
-	last := time.Duration(0)
-	for _, n := range d.State.List(providers.Worker) {
-		last = max(last, n.DeletedAt.Duration())
+// held tells whether the head is to stay for somebody to fetch what the run produced: for hold_results, and inside the budget.
+func (d *decider) held(wanted bool) bool {
+	head := d.State.Head()
+	if !wanted || d.State.Fetched || head == nil || head.Phase == journal.PhaseLost || head.Phase == journal.PhaseDeleting || head.Phase.Ended() {
+		return false
 	}
-	return last
+	until := d.State.FinishedAt.Duration() + d.Job.Limits.HoldResults
+	if budget := d.Job.Limits.BudgetUSD; budget > 0 {
+		left := budget - d.State.SpendUSD(journal.At(d.Now+d.Job.Limits.NodeLease))
+		if left <= 0 {
+			return false
+		}
+		if rate := d.State.USDPerHour(); rate > 0 {
+			hours := min(left/rate, 24*365)
+			until = min(until, d.Now+max(time.Duration(hours*float64(time.Hour))-d.info().BillingInterval, time.Second))
+		}
+	}
+	if until <= d.Now {
+		return false
+	}
+	d.wake(until)
+	return true
 }

@@ -277,16 +277,14 @@ func (b *batch) start(ctx context.Context) (providers.CreateResult, error) {
 		return providers.CreateResult{Machines: machinesOf(started), Refused: b.refused}, nil
 	}
 	short := len(started) < max(b.req.Min, 1)
-	if short {
-		for _, r := range started {
-			if err := end(ctx, b.ledger, r, deletePatience); err != nil {
-				return providers.CreateResult{}, err // the machines are in the ledger, with their tags
-			}
+	for _, r := range b.records {
+		if _, sorry := failed[r.ID]; !sorry && !short {
+			continue
 		}
-	}
-	// Those that did not start are dead: this clears them away.
-	if _, err := b.ledger.all(ctx); err != nil {
-		return providers.CreateResult{}, ledgerError("create", err)
+		// The machines are in the ledger, with their tags: what cannot be ended now is found there.
+		if err := end(ctx, b.ledger, r, deletePatience); err != nil {
+			return providers.CreateResult{}, ledgerError("create", err)
+		}
 	}
 	if short {
 		refusal := providers.Errorf(providers.Unavailable, "create", "%d of %d machines started", len(started), b.req.Count)

@@ -98,8 +98,9 @@ func (g *guest) end() {
 // runInit is the init role: the first process of the guest. It starts the SSH server and reaps orphans until the server
 // ends or the hypervisor is gone; with it ends whatever the guest holds.
 func runInit(dir, sandbox string) error {
-	// A PID namespace's init gets no signal without a handler, and the Go runtime has handlers for most: what a guest sends to process 1 must not end it.
-	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE)
+	// A PID namespace's init gets no signal without a handler, and the Go runtime has handlers for most: what a guest sends
+	// to process 1 must not end it.
+	heedNot(unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE)
 	runtime.LockOSThread() // capabilities and the server's parent-death signal are this thread's
 	defer runtime.UnlockOSThread()
 	alive, err := inherited(fdAlive, "alive")
@@ -199,6 +200,7 @@ func reapDescendants() {
 
 // runServe is the serve role: the machine's SSH server.
 func runServe(ctx context.Context, dir string) error {
+	heedNot(unix.SIGHUP, unix.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	report, err := inherited(fdReport, "report")

@@ -69,12 +69,12 @@ type cloud struct {
 }
 
 // newCloud makes one; whatever is left of it when the test ends is killed, and is an error.
-func newCloud(t *testing.T) *cloud {
+func newCloud(t testing.TB) *cloud {
 	t.Helper()
 	return newCloudAt(t, t.TempDir())
 }
 
-func newCloudAt(t *testing.T, root string) *cloud {
+func newCloudAt(t testing.TB, root string) *cloud {
 	t.Helper()
 	c := &cloud{root: root, host: pair(t), user: pair(t), config: map[string]any{}}
 	c.Provider = New(Options{Root: root, Executable: []string{os.Args[0], "machine"}})
@@ -97,7 +97,7 @@ func newCloudAt(t *testing.T, root string) *cloud {
 	return c
 }
 
-func pair(t *testing.T) sshkey.Pair {
+func pair(t testing.TB) sshkey.Pair {
 	t.Helper()
 	p, err := sshkey.New("test")
 	if err != nil {
@@ -107,7 +107,7 @@ func pair(t *testing.T) sshkey.Pair {
 }
 
 // processes lists what runs in the cloud's machines, hypervisors included.
-func (c *cloud) processes(t *testing.T) []process {
+func (c *cloud) processes(t testing.TB) []process {
 	t.Helper()
 	found, err := carriersOf(EnvRoot + "=" + c.root)
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *cloud) folders() []string {
 }
 
 // waitFor looks until it is so; what it waits for has no event to offer.
-func waitFor(t *testing.T, what string, so func() bool) {
+func waitFor(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -146,7 +146,7 @@ func (c *cloud) block() json.RawMessage {
 }
 
 // request asks for count machines of run "r".
-func (c *cloud) request(t *testing.T, token string, count int) providers.CreateRequest {
+func (c *cloud) request(t testing.TB, token string, count int) providers.CreateRequest {
 	t.Helper()
 	offers, err := c.Offers(t.Context(), providers.OffersRequest{Config: c.block(), Markets: []providers.Market{providers.Spot}})
 	if err != nil {
@@ -160,7 +160,7 @@ func (c *cloud) request(t *testing.T, token string, count int) providers.CreateR
 }
 
 // rent creates machines and waits until they have addresses.
-func (c *cloud) rent(t *testing.T, token string, count int) []providers.Resource {
+func (c *cloud) rent(t testing.TB, token string, count int) []providers.Resource {
 	t.Helper()
 	result, err := c.Create(t.Context(), c.request(t, token, count))
 	if err != nil {
@@ -181,7 +181,7 @@ func (c *cloud) rent(t *testing.T, token string, count int) []providers.Resource
 }
 
 // look lists one machine.
-func (c *cloud) look(t *testing.T, id string) providers.Resource {
+func (c *cloud) look(t testing.TB, id string) providers.Resource {
 	t.Helper()
 	all := c.list(t)
 	i := slices.IndexFunc(all, func(r providers.Resource) bool { return r.ID == id })
@@ -191,7 +191,7 @@ func (c *cloud) look(t *testing.T, id string) providers.Resource {
 	return all[i]
 }
 
-func (c *cloud) list(t *testing.T) []providers.Resource {
+func (c *cloud) list(t testing.TB) []providers.Resource {
 	t.Helper()
 	all, err := c.List(context.Background(), providers.Filter{Run: "r", Config: c.block()})
 	if err != nil {
@@ -201,7 +201,7 @@ func (c *cloud) list(t *testing.T) []providers.Resource {
 }
 
 // remove deletes machines of run "r" and checks that nothing is left of them at once.
-func (c *cloud) remove(t *testing.T, machines ...providers.Resource) {
+func (c *cloud) remove(t testing.TB, machines ...providers.Resource) {
 	t.Helper()
 	left, err := c.Delete(context.Background(), providers.DeleteRequest{Config: c.block(), Run: "r", Resources: machines})
 	if err != nil || len(left) > 0 {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -77,6 +78,10 @@ func again(command []string, role string, args ...string) *exec.Cmd {
 	cmd.Args = append(cmd.Args, args...)
 	return cmd
 }
+
+// heedNot makes this process deaf to signals, by receiving them: ignored ones stay ignored in whatever it starts, also
+// where our own caller (nohup) ignored them; received ones have their default action there.
+func heedNot(signals ...os.Signal) { signal.Notify(make(chan os.Signal, 1), signals...) }
 
 // guestPath is where commands are looked for beyond the machine's own.
 const guestPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -121,6 +122,8 @@ func TestHungHypervisor(t *testing.T) {
 
 func TestGuestEnvironment(t *testing.T) {
 	t.Setenv("LAUNCHER_TEST_SECRET", "hunter2")
+	signal.Ignore(syscall.SIGHUP, syscall.SIGINT) // as under nohup
+	defer signal.Reset(syscall.SIGHUP, syscall.SIGINT)
 	c := newCloud(t)
 	m := c.rent(t, "t", 1)[0]
 	dir := (ledger{c.root}).dir(m.ID)
@@ -146,6 +149,9 @@ func TestGuestEnvironment(t *testing.T) {
 	if sandboxes("")[0] != sandboxPlain {
 		if got := c.sh(t, m, `echo $$ $(cut -d' ' -f1 /proc/self/stat) && ps -o pid= -p 1 && stat -f -c %T $XDG_RUNTIME_DIR`); !strings.HasSuffix(got, "1\ntmpfs") || len(got) > 40 {
 			t.Errorf("pids and run folder: %q", got)
+		}
+		if got := c.sh(t, m, `grep SigIgn /proc/self/status`); !strings.HasSuffix(got, "0000000000000000") {
+			t.Errorf("a guest ignores signals: %s", got)
 		}
 		if got := c.sh(t, m, `kill -TERM 1; kill -KILL 1; grep CapEff /proc/self/status`); os.Getuid() != 0 && !strings.HasSuffix(got, "0000000000000000") {
 			t.Errorf("capabilities of a guest: %s", got)

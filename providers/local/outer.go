@@ -54,7 +54,7 @@ func runOuter(ctx context.Context, dir string) error {
 	// The guest dies with this thread (see startGuest), so run keeps it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	signal.Ignore(unix.SIGHUP, unix.SIGPIPE)
+	heedNot(unix.SIGHUP, unix.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGINT)
 	defer stop()
 

@@ -186,7 +186,7 @@ func readStat(pid int) (stat, bool) {
 }
 
 // workers are the processes under leader that do its work and are to hear sig: leader itself, unless it is a shell
-// still running the line it was started with, or a starter of ranks such as torchrun; then the nearest descendants
+// still running the line it was started with and without a trap for sig, or a starter of ranks such as torchrun; then the nearest descendants
 // that are neither. Of several (the parts of a pipeline) those count that catch the signal, as it would kill the
 // others; where none does, all.
 func workers(leader int, argv []string, sig syscall.Signal) []int {
@@ -204,7 +204,7 @@ func workers(leader int, argv []string, sig syscall.Signal) []int {
 	var visit func(pid int)
 	visit = func(pid int) {
 		line, _ := os.ReadFile(procFile(pid, "cmdline"))
-		if len(children[pid]) > 0 && (bytes.Equal(line, shell) || startsRanks(pid, children[pid])) {
+		if len(children[pid]) > 0 && (bytes.Equal(line, shell) && !catches(pid, sig) || startsRanks(pid, children[pid])) {
 			for _, c := range children[pid] {
 				visit(c)
 			}

@@ -7,6 +7,7 @@ package archive
 
 import (
 	"archive/tar"
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -214,7 +215,15 @@ func Unpack(ctx context.Context, r io.Reader, dir string) (size int64, err error
 		return 0, fmt.Errorf("unpack: %w", err)
 	}
 	defer root.Close()
-	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+	// Nothing at all is a stream that broke off: even an empty folder has an end mark.
+	in := bufio.NewReader(r)
+	if _, err := in.Peek(1); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return 0, fmt.Errorf("unpack: %w", err)
+	}
+	z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(8<<20))
 	if err != nil {
 		return 0, fmt.Errorf("unpack: %w", err)
