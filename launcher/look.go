@@ -69,7 +69,7 @@ func (o *owner) takeOver(ctx context.Context) error {
 	if err := o.journal.Append(ctx, journal.NewEvent(journal.HandoverAccepted, "", 0, journal.Handover{Epoch: epoch})); err != nil {
 		return err
 	}
-	o.stop(journal.Stopping{Cause: journal.CauseLauncher, Text: "the head is gone, and what it did last is not known here", Node: journal.HeadName})
+	o.orderStop(journal.Stopping{Cause: journal.CauseLauncher, Text: "the head is gone, and what it did last is not known here", Node: journal.HeadName})
 	return nil
 }
 

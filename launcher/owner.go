@@ -175,7 +175,7 @@ func (o *owner) supervise(ctx context.Context) error {
 		opts.World = w
 		beside.Go(func() {
 			if err := w.run(ctx); err != nil {
-				o.stop(journal.Stopping{Cause: journal.CauseLauncher, Text: err.Error()})
+				o.orderStop(journal.Stopping{Cause: journal.CauseLauncher, Text: err.Error()})
 			}
 		})
 	default:
@@ -184,7 +184,7 @@ func (o *owner) supervise(ctx context.Context) error {
 			if err := o.readyHead(ctx); err == nil {
 				close(handOver)
 			} else if permanent(err) {
-				o.stop(journal.Stopping{Cause: journal.CauseLauncher, Text: err.Error()})
+				o.orderStop(journal.Stopping{Cause: journal.CauseLauncher, Text: err.Error()})
 			}
 		})
 	}
@@ -327,8 +327,8 @@ func (o *owner) fail(err error) {
 	}
 }
 
-// stop keeps an order to end the run and tells a supervisor in this process; follow tells the head.
-func (o *owner) stop(why journal.Stopping) {
+// orderStop keeps an order to end the run and tells a supervisor in this process; follow tells the head.
+func (o *owner) orderStop(why journal.Stopping) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.stopping == nil {

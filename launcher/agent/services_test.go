@@ -471,6 +471,7 @@ func TestAPI(t *testing.T) {
 	if v := <-next; v["generation"] != 1.0 || len(v["members"].([]any)) != 2 {
 		t.Errorf("world after 0: %v", v)
 	}
+	await(h, (*control.Report).GetStarted)
 	_, v := call("GET", "world", "", r.token)
 	wait(fmt.Sprintf("1&version=%v", v["version"]))
 	r.notice(MachineNotice{ID: "a", Source: "file", Deadline: time.Now().Add(30 * time.Second)})
@@ -478,7 +479,6 @@ func TestAPI(t *testing.T) {
 	if n := v["notices"].([]any); len(n) != 1 || n[0].(map[string]any)["own"] != true {
 		t.Errorf("notices: %v", v)
 	}
-	await(h, (*control.Report).GetStarted)
 	got := await(h, (*control.Report).GetNotice)
 	if left := time.Duration(got.DeadlineStampNs - h.stamp); left < 25*time.Second || left > 30*time.Second {
 		t.Errorf("notice leaves %v, want 30s", left)

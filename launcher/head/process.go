@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
 	"github.com/ephemeral-launcher/launcher/launcher/control"
@@ -114,6 +115,11 @@ func (p Process) join(ctx context.Context) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err
 	}
+	// A client that redials while its first join is still at it must not start a second daemon.
+	unlock, err := lockJoin(folder)
+	if err != nil {
+		return err
+	}
 	conn, err := dialSocket(ctx, folder)
 	if err != nil {
 		if err := p.startDaemon(ctx, folder, j.NodeLease); err != nil {
@@ -123,8 +129,22 @@ func (p Process) join(ctx context.Context) error {
 			return err
 		}
 	}
+	unlock()
 	fmt.Printf("%s ready\n", Greeting)
 	return bridge(conn)
+}
+
+// lockJoin waits until no other join is at it; the lock ends with the process at the latest, and a join is bounded by startTimeout.
+func lockJoin(folder string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(folder, "join.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock join: %w", err)
+	}
+	return func() { f.Close() }, nil
 }
 
 // startDaemon starts the daemon's parent in a session of its own and waits until the daemon listens.

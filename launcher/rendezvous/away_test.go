@@ -89,7 +89,7 @@ func TestNothingAfterFinish(t *testing.T) {
 	if d := cmp.Diff(got, []Output{Finish{Cause: FinishStopped, Reason: "down", Rank: -1}}); d != "" {
 		t.Errorf("outputs (-got +want):\n%s", d)
 	}
-	if got := c.Step(time.Second, Joined{Node: "a"}); got != nil {
+	if got := c.Step(time.Second, Joined{Node: "a", Running: 3}); got != nil {
 		t.Errorf("outputs after Finish: %v", got)
 	}
 	if at, ok := c.Next(); ok {

@@ -124,6 +124,17 @@ func TestFinishAndBlame(t *testing.T) {
 			62 charged 1 c rank 2 code 7, 1 of 0
 			62 finish job_failed c rank 2 code 7
 		`},
+		{name: "a loss of somebody else before excuses nothing", cfg: strict, script: `
+			1 join a b c d e
+			40 gone e
+			50 exit c:0 7
+		`, want: `
+			1 form 1 start a,b,c,d
+			50 end 1 failure hard a,b,c,d
+			50.5 closed 1 failure
+			62 charged 1 c rank 2 code 7, 1 of 0
+			62 finish job_failed c rank 2 code 7
+		`},
 		{name: "a loss of the generation before excuses nothing", cfg: strict, script: `
 			1 join a b c d
 			50 gone b

@@ -249,9 +249,6 @@ func (c *Core) Step(now time.Duration, in Input) []Output {
 	c.apply(in)
 	for c.settle() {
 	}
-	if c.phase == finished {
-		c.next = never
-	}
 	return c.out
 }
 

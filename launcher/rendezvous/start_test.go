@@ -60,6 +60,17 @@ func TestStart(t *testing.T) {
 		`, want: `
 			20 form 1 start a,b,c,d2
 		`},
+		{name: "given up, ordered again, given up again", cfg: elastic(), script: `
+			0 roster a+ b+ c+ d+
+			1 join a b c
+			2 gone d
+			5 roster a b c
+			5.5 roster a b c d2+
+			20 gone d2
+			21 roster a b c
+		`, want: `
+			22 form 1 start a,b,c
+		`},
 		{name: "one boot fails and is given up", cfg: elastic(), script: `
 			0 roster a+ b+ c+ d+
 			1 join a b c
