@@ -62,16 +62,15 @@ func (o *owner) takeOver(ctx context.Context) error {
 	if s.Finished != nil && o.lost() {
 		return nil // the head ended itself in order
 	}
-	epoch := max(s.Epoch, s.Offered) + 1
-	if epoch%2 == 0 {
-		epoch++
-	}
-	if err := o.journal.Append(ctx, journal.NewEvent(journal.HandoverAccepted, "", 0, journal.Handover{Epoch: epoch})); err != nil {
+	if err := o.inherit(ctx); err != nil {
 		return err
 	}
 	o.orderStop(journal.Stopping{Cause: journal.CauseLauncher, Text: "the head is gone, and what it did last is not known here", Node: journal.HeadName})
 	return nil
 }
+
+// errGivenUp: looking took too long; what was left is in givenUp.
+var errGivenUp = errors.New("given up looking")
 
 // look lists until nothing of the run lives, and records that.
 func (o *owner) look(ctx context.Context) error {
@@ -111,7 +110,7 @@ func (o *owner) look(ctx context.Context) error {
 				o.givenUp = []string{fmt.Sprintf("unknown: %v", err)}
 			}
 			o.mu.Unlock()
-			return nil
+			return errGivenUp
 		}
 		if empty > 0 {
 			pause = max(window-time.Since(emptySince), listSoonest)
@@ -122,9 +121,10 @@ func (o *owner) look(ctx context.Context) error {
 	}
 }
 
-// inherit makes this process the next epoch although the job's end is known: resources are left, and the head that would delete them is gone.
+// inherit makes this process the next epoch: what is left must be deleted, and the head that would do it was seen terminated.
 func (o *owner) inherit(ctx context.Context) error {
-	epoch := max(o.journal.State().Epoch, o.journal.State().Offered) + 1
+	s := o.journal.State()
+	epoch := max(s.Epoch, s.Offered) + 1
 	if epoch%2 == 0 {
 		epoch++
 	}

@@ -77,11 +77,8 @@ func newOwner(opts Options, f folder, j *journal.Journal) (*owner, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &owner{
-		opts: opts, folder: f, journal: j, log: opts.log().With("run", f.run), handedOver: make(chan struct{}),
-		connected: make(chan struct{}), ordered: make(chan struct{}), toldNow: make(chan struct{}),
-	}
-	o.run, o.job = f.run, job
+	o := blankOwner(opts, f, j)
+	o.job = job
 	if o.keys, o.births, err = f.keys(opts.Door); err != nil {
 		return nil, err
 	}
@@ -99,6 +96,15 @@ func newOwner(opts Options, f folder, j *journal.Journal) (*owner, error) {
 		}
 	}
 	return o, nil
+}
+
+func blankOwner(opts Options, f folder, j *journal.Journal) *owner {
+	o := &owner{
+		opts: opts, folder: f, journal: j, log: opts.log().With("run", f.run), handedOver: make(chan struct{}),
+		connected: make(chan struct{}), ordered: make(chan struct{}), toldNow: make(chan struct{}),
+	}
+	o.run = f.run
+	return o
 }
 
 // adopted tells whether the head supervises.
@@ -126,8 +132,8 @@ func (o *owner) drive(ctx context.Context) error {
 			err = o.supervise(ctx)
 		case s.Fetched || o.lost():
 			err = o.look(ctx)
-			if err == nil && o.journal.State().Clean == nil && !o.lost() {
-				return nil // given up: what is left is in givenUp
+			if errors.Is(err, errGivenUp) {
+				return nil
 			}
 		default:
 			err = o.follow(ctx)

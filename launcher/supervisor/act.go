@@ -91,7 +91,7 @@ func (l *loop) create(ctx context.Context, a Create) (wrote bool, err error) {
 		return false, fmt.Errorf("make birth key: %w", err)
 	}
 	if a.New {
-		intents, err := l.intents(a, public)
+		intents, err := intents(l.Journal.State(), a, public)
 		if err != nil {
 			return false, err
 		}
@@ -126,7 +126,7 @@ func (l *loop) create(ctx context.Context, a Create) (wrote bool, err error) {
 }
 
 // intents are the events that say what is about to be rented. The first one has the offers, for all.
-func (l *loop) intents(a Create, public string) ([]journal.Event, error) {
+func intents(s *journal.State, a Create, public string) ([]journal.Event, error) {
 	var events []journal.Event
 	for i, name := range a.Nodes {
 		in := a.Want
@@ -136,7 +136,7 @@ func (l *loop) intents(a Create, public string) ([]journal.Event, error) {
 			if in.Slot, in.Attempt, err = journal.ParseNodeName(name); err != nil {
 				return nil, err
 			}
-		} else if head := l.Journal.State().Head(); head != nil {
+		} else if head := s.Head(); head != nil {
 			in.Attempt = head.Attempt + 1
 		}
 		if i > 0 {
