@@ -40,8 +40,8 @@ type body interface {
 	reach(ctx context.Context) (*connection, func(), error)
 	// free is closed when the run needs this process no more.
 	free() <-chan struct{}
-	// follow is the body's life: until the run is over, or ctx ends.
-	follow(ctx context.Context, h *Handle) (*Result, error)
+	// live is the body's life: until the run is over, or ctx ends.
+	live(ctx context.Context, h *Handle) (*Result, error)
 }
 
 // errOwnerGone: the process that owned the run has ended or left it.
@@ -64,7 +64,7 @@ func (h *Handle) main(ctx context.Context) {
 	defer close(h.done)
 	for {
 		b := h.current()
-		result, err := b.follow(ctx, h)
+		result, err := b.live(ctx, h)
 		if errors.Is(err, errOwnerGone) && ctx.Err() == nil {
 			var next body
 			if next, err = open(ctx, h.folder, h.opts); err == nil {
@@ -75,7 +75,7 @@ func (h *Handle) main(ctx context.Context) {
 			}
 		}
 		if result == nil {
-			result = resultOf(b.state(), endingFailed, nil)
+			result = resultOf(b.state(), endingAbandoned, nil)
 			result.Folder = h.folder.path
 		}
 		h.mu.Lock()

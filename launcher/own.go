@@ -15,15 +15,15 @@ func (o *owner) state() *State                          { return o.journal.State
 func (o *owner) since(n int) ([]Event, <-chan struct{}) { return o.journal.Since(n) }
 func (o *owner) free() <-chan struct{}                  { return o.handedOver }
 
-// follow drives the run to its end and keeps callbacks and guests informed.
-func (o *owner) follow(ctx context.Context, h *Handle) (*Result, error) {
+// live drives the run to its end and keeps callbacks and guests informed.
+func (o *owner) live(ctx context.Context, h *Handle) (*Result, error) {
 	os.Remove(o.folder.result()) // it is not over
-	closed := make(chan struct{})
+	over := make(chan struct{})
 	var beside sync.WaitGroup
-	beside.Go(func() { h.deliver(o.journal.Since, closed) })
+	beside.Go(func() { h.deliver(o.journal.Since, over) })
 	if h.opts.OnLog != nil {
 		beside.Go(func() {
-			if err := o.logs.deliver(h.logOffset, closed, h.opts.OnLog); err != nil {
+			if err := o.logs.deliver(h.logOffset, over, h.opts.OnLog); err != nil {
 				o.log.Warn("read log", "error", err)
 			}
 		})
@@ -35,7 +35,7 @@ func (o *owner) follow(ctx context.Context, h *Handle) (*Result, error) {
 		c.Close()
 	}
 	result, err := o.ended(err, h.leaving())
-	close(closed)
+	close(over)
 	stopServing()
 	beside.Wait()
 	o.logs.Close()
@@ -49,22 +49,27 @@ func (o *owner) ended(err error, left bool) (*Result, error) {
 	if o.failure != nil {
 		err = o.failure
 	}
-	givenUp := o.givenUp
+	givenUp, told := o.givenUp, o.told
 	o.mu.Unlock()
 	s := o.journal.State()
 	end := endingOver
-	switch {
-	case left && s.Clean == nil:
-		end, err = endingLeft, nil
-	case err != nil:
-		end = endingFailed
+	if left && s.Clean == nil {
+		end, err = endingAbandoned, nil
+		if closed(o.handedOver) && !o.lost() {
+			end = endingDetached
+			if told || s.Stopping != nil {
+				end = endingHandedOver
+			}
+		}
+	} else if err != nil {
+		end = endingAbandoned
 	}
 	if s.Clean != nil {
 		err = nil
 		os.Remove(o.folder.workdir())
 	}
 	r := resultOf(s, end, givenUp)
-	if end == endingFailed && r.Text == "" {
+	if err != nil && r.Text == "" {
 		r.Text = err.Error()
 	}
 	if end == endingOver {
@@ -110,4 +115,13 @@ func (o *owner) reach(ctx context.Context) (*connection, func(), error) {
 	defer cancel()
 	c, err := o.await(ctx)
 	return c, func() {}, err
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

@@ -16,10 +16,12 @@ type ending int
 const (
 	// endingOver: the run is over, or what is left was given up.
 	endingOver ending = iota
-	// endingLeft: the caller left it.
-	endingLeft
-	// endingFailed: this process could not go on.
-	endingFailed
+	// endingDetached: the caller left a run that goes on without it.
+	endingDetached
+	// endingHandedOver: the caller left a run whose supervisor has the order to end it.
+	endingHandedOver
+	// endingAbandoned: nobody goes on with the run: the caller left it too early, or this process could not go on.
+	endingAbandoned
 )
 
 // resultOf computes the result from what the journal says. left are the ids that are known to live still where the run is not clean.
@@ -38,8 +40,8 @@ func resultOf(s *journal.State, end ending, left []string) *Result {
 	if s.Clean != nil {
 		r.SpendUSD = s.Clean.SpendUSD
 	} else if begun(s) {
-		r.Left, r.Recover = left, downCommand(s.Run)
-		if left == nil {
+		r.Recover = downCommand(s.Run)
+		if r.Left = left; left == nil && end != endingDetached {
 			r.Left = livingNodes(s)
 		}
 	}
@@ -71,11 +73,12 @@ func downCommand(run string) string { return "launcher down " + run }
 // exitOf is the exit code of up, attach and wait: the first row that applies.
 func exitOf(s *journal.State, end ending, r *Result) int {
 	if !r.Clean && begun(s) {
-		switch supervised := adopted(s); {
-		case end == endingLeft && supervised && s.Stopping == nil:
+		switch end {
+		case endingDetached:
 			return ExitDetached
-		case end == endingLeft && supervised:
+		case endingHandedOver:
 			return ExitHandedOver
+		case endingOver, endingAbandoned:
 		}
 		return ExitTeardownUnfinished
 	}

@@ -230,8 +230,8 @@ func (g *guest) since(n int) ([]Event, <-chan struct{}) {
 
 func (g *guest) free() <-chan struct{} { return g.freed }
 
-// follow takes in what the owner has until the run is clean, the owner has gone, or ctx ends.
-func (g *guest) follow(ctx context.Context, h *Handle) (*Result, error) {
+// live takes in what the owner has until the run is clean, the owner has gone, or ctx ends.
+func (g *guest) live(ctx context.Context, h *Handle) (*Result, error) {
 	defer g.conn.Close()
 	following, stop := context.WithCancel(ctx)
 	closed := make(chan struct{})
@@ -254,7 +254,10 @@ func (g *guest) follow(ctx context.Context, h *Handle) (*Result, error) {
 	case s.Clean != nil:
 		return g.resultOf(endingOver), nil
 	case ctx.Err() != nil:
-		return g.resultOf(endingLeft), nil
+		if s.Stopping != nil {
+			return g.resultOf(endingHandedOver), nil
+		}
+		return g.resultOf(endingDetached), nil
 	case rerr == nil:
 		return stored, nil // the owner has given up
 	}
@@ -264,12 +267,6 @@ func (g *guest) follow(ctx context.Context, h *Handle) (*Result, error) {
 func (g *guest) resultOf(end ending) *Result {
 	r := resultOf(g.state(), end, nil)
 	r.Folder = g.folder.path
-	if end == endingLeft && !r.Clean { // the owner goes on with it
-		r.Exit = ExitDetached
-		if g.state().Stopping != nil {
-			r.Exit = ExitHandedOver
-		}
-	}
 	return r
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -34,7 +35,7 @@ func (b *bridge) run() error {
 		_, err := io.Copy(os.Stdout, b.conn)
 		ended <- err
 	}()
-	if err := <-ended; err != nil {
+	if err := <-ended; err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("bridge: %w", err)
 	}
 	return nil

@@ -92,8 +92,14 @@ func daemon(folder string) (err error) {
 		Uptime: agent.Uptime, Facts: agent.ReadFacts(), Log: log,
 		MachineLease: agent.MachineLease(os.Getenv("LAUNCHER_MACHINE_LEASE")),
 	}
-	if path := os.Getenv("LAUNCHER_MACHINE_NOTICE"); path != "" {
-		o.Notices = append(o.Notices, agent.FileNotices{Path: path})
+	switch path := os.Getenv("LAUNCHER_MACHINE_NOTICE"); j.NoticeSource {
+	case "", "file":
+		if path != "" {
+			o.Notices = append(o.Notices, agent.FileNotices{Path: path})
+		}
+	case "none":
+	default:
+		o.Notices = append(o.Notices, agent.MetadataNotices{Source: j.NoticeSource})
 	}
 	a, err := agent.New(o)
 	if err != nil {

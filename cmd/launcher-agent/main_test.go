@@ -48,7 +48,12 @@ func bridgeTo(t *testing.T, j *control.Join, args ...string) (control.AgentClien
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, args...)
+	return bridgeWith(t, self, j, args...)
+}
+
+func bridgeWith(t testing.TB, binary string, j *control.Join, args ...string) (control.AgentClient, *exec.Cmd, error) {
+	t.Helper()
+	cmd := exec.Command(binary, args...)
 	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()

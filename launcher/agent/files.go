@@ -31,8 +31,6 @@ func (a *Agent) Put(stream grpc.ClientStreamingServer[control.FileChunk, control
 	if header == nil {
 		return status.Error(codes.InvalidArgument, "the first chunk has no header")
 	}
-	a.files.Lock()
-	defer a.files.Unlock()
 	var place string
 	switch header.Kind {
 	case control.FileKind_WORKDIR:
@@ -101,6 +99,8 @@ func (a *Agent) swapIn(ctx context.Context, h *control.FileHeader, place string,
 		a.remember(&control.Checkpoint{Name: h.Name, Size: size, Hash: hash})
 		a.mu.Unlock()
 	}
+	a.files.Lock() // not held over what the network does: a Put that is stalled does not hold up the next one
+	defer a.files.Unlock()
 	// A folder cannot be renamed over one that is not empty.
 	old := filepath.Join(temp, "old")
 	if err := os.Rename(place, old); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -131,6 +131,9 @@ func (a *Agent) keep(ctx context.Context, g, prior *generation) {
 		a.reports.add(&control.Report{Body: &control.Report_StartFailed{
 			StartFailed: &control.StartFailed{Generation: g.number, Error: err.Error()},
 		}})
+		if len(g.ends) > 0 { // its end was ordered before it was seen to fail, and is waited for
+			a.reportEnded(g.number)
+		}
 		return
 	}
 	a.mind(ctx, g)

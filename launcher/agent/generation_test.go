@@ -206,6 +206,29 @@ func TestStartFails(t *testing.T) {
 	})
 }
 
+// TestEndOfAFailedStart: whoever waits for the end of a generation that could not start gets it.
+func TestEndOfAFailedStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.runner.obeys = diesOf()
+		h := r.join()
+		h.send(startOrder(1, 1, "train"))
+		await(h, (*control.Report).GetStarted)
+		r.runner.mu.Lock()
+		r.runner.fail = errors.New("no such thing")
+		r.runner.obeys = func(bool, syscall.Signal) (process.Exit, bool) { return process.Exit{}, false }
+		r.runner.mu.Unlock()
+		h.send(startOrder(2, 1, "train")) // waits for 1, which takes its time to die
+		h.send(endOrder(2, control.EndMode_KILL, "", 0))
+		synctest.Wait()
+		(<-r.runner.started).exit(process.Exit{Code: -1, Signal: "SIGKILL"})
+		await(h, (*control.Report).GetStartFailed)
+		if got := await(h, (*control.Report).GetEnded); got.Generation != 2 {
+			t.Errorf("ended %d, want 2", got.Generation)
+		}
+	})
+}
+
 func TestRankEnvironment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(o *Options) { o.Environ = []string{"PATH=/bin", "KEEP=1", "RANK=77"} })

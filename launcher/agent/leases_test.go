@@ -21,6 +21,10 @@ func TestMemberLease(t *testing.T) {
 		h.renew()
 		h.send(startOrder(1, 1, "train"))
 		await(h, (*control.Report).GetStarted)
+		conn, err := r.store.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
 		for range 20 {
 			time.Sleep(3 * time.Second)
 			h.renew()
@@ -33,6 +37,9 @@ func TestMemberLease(t *testing.T) {
 			t.Errorf("killed after %v of silence, want within the lease of 10s", got)
 		}
 		await(h, (*control.Report).GetEnded)
+		if _, err := conn.Read(make([]byte, 1)); err == nil {
+			t.Error("a stream to the store outlived the lease")
+		}
 		h.send(startOrder(2, 1, "train"))
 		if got := await(h, (*control.Report).GetStartFailed); got.Generation != 2 {
 			t.Errorf("start without a lease: %v", got)

@@ -541,3 +541,23 @@ func TestRekey(t *testing.T) {
 		t.Errorf("rekeyed %v", got)
 	}
 }
+
+// TestFormerAgent: what an agent that was killed has left running ends before the next one serves.
+func TestFormerAgent(t *testing.T) {
+	var left process.Process
+	r := newRig(t, func(o *Options) {
+		real(t)(o)
+		var err error
+		left, err = process.OS{}.Start(process.Spec{Argv: []string{"/bin/sh", "-c", "sleep 1000; true"}, Env: []string{
+			"LAUNCHER_RUN=" + o.Join.Run, "LAUNCHER_NODE=n0", "LAUNCHER_GENERATION=7", "PATH=" + os.Getenv("PATH"),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	r.joinReal()
+	if got := left.Wait(); got.Signal != "SIGKILL" {
+		t.Errorf("it ended by %+v, want SIGKILL", got)
+	}
+	left.Close()
+}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 
 	"google.golang.org/grpc"
@@ -45,7 +46,9 @@ func (a *Agent) Session(stream grpc.BidiStreamingServer[control.Order, control.R
 	a.spawn(func(ctx context.Context) { a.sendHealth(ctx, stream.Context(), s) })
 	for {
 		report, err := s.next()
-		if err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil // the head has said its last
+		} else if err != nil {
 			return err
 		}
 		report.StampNs = int64(a.o.Uptime())

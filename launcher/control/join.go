@@ -23,6 +23,9 @@ type Join struct {
 	// until the first renewal.
 	NodeLease   time.Duration `json:"node_lease"`
 	MemberLease time.Duration `json:"member_lease"`
+	// NoticeSource is where preemption notices of this machine are read: "aws", "gcp" or "azure" (its metadata
+	// service), "file" (at $LAUNCHER_MACHINE_NOTICE), "none". Empty: the file where that variable is set.
+	NoticeSource string `json:"notice_source,omitempty"`
 	// PowerOff is the command that ends the machine. Empty: ["poweroff"].
 	PowerOff []string `json:"power_off,omitempty"`
 }

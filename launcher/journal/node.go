@@ -58,7 +58,7 @@ func (p Phase) next(k Kind) (Phase, bool) {
 	case NodeDeleted:
 		return PhaseDeleted, p != PhaseIntended && !p.Ended()
 	}
-	return p, !p.Ended()
+	return p, p != PhaseIntended && !p.Ended()
 }
 
 // Ended tells whether the node can neither bill nor come back.

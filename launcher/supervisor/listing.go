@@ -30,6 +30,9 @@ type Seen struct {
 	// Empty is how many listings in a row showed nothing alive, and EmptySince when the first of them was asked for.
 	Empty      int
 	EmptySince time.Duration
+	// Alone and AloneSince say the same of listings that showed no living machine but the head's.
+	Alone      int
+	AloneSince time.Duration
 
 	byID    map[string]int   // of machines, into Resources
 	byToken map[string][]int // of living machines
@@ -79,6 +82,15 @@ func (s Seen) Observe(state *journal.State, at time.Duration, resources []provid
 		next.Absent[name] = at
 		if since, ok := s.Absent[name]; ok {
 			next.Absent[name] = since
+		}
+	}
+	head := state.Head()
+	if !slices.ContainsFunc(next.Resources, func(r providers.Resource) bool {
+		return r.Kind == providers.KindMachine && r.Alive() && (head == nil || head.Machine == nil || head.Machine.ID != r.ID)
+	}) {
+		next.Alone, next.AloneSince = 1, at
+		if s.Alone > 0 {
+			next.Alone, next.AloneSince = s.Alone+1, s.AloneSince
 		}
 	}
 	if !slices.ContainsFunc(next.Resources, providers.Resource.Alive) {
@@ -160,7 +172,13 @@ func (d *decider) list() {
 			due = d.Seen.At + min(max((d.Seen.At-since)/2, listSoonest), listLatest)
 		}
 	}
-	if due > d.Now && !d.blind() {
+	switch {
+	case d.Seen.At < d.ActFrom:
+		due = d.Now
+	case d.blind():
+		due = min(due, d.Seen.At+time.Second)
+	}
+	if due > d.Now {
 		d.wake(due)
 		return
 	}

@@ -38,6 +38,7 @@ type model struct {
 	tokens               map[string][]*machine
 	capacity             map[string]int // by zone; missing: unlimited
 	told                 map[string]bool
+	refusal              providers.Code // of create calls [Capacity]
 	drains, creates      int
 	createdAfterStopping bool
 }
@@ -53,6 +54,7 @@ type machine struct {
 	role            providers.Role
 	alive           bool
 	usd             float64
+	from, to        time.Duration // to: when it died
 }
 
 // call is one call of the provider that is under way.
@@ -156,7 +158,7 @@ func (m *model) decide() {
 			return
 		}
 		if len(m.decision.Actions) == 0 {
-			if m.decision.Wake <= m.now {
+			if m.decision.Wake <= m.now && len(m.calls) == 0 {
 				m.t.Fatalf("at %v: nothing to do and no time to look again", m.now)
 			}
 			return
@@ -253,6 +255,9 @@ func (m *model) end(c *call, how outcome) {
 	case Create:
 		delete(m.busy, a.Key())
 		m.called[a.Token] = m.now
+		if _, done := m.tokens[a.Token]; done && how == refuses {
+			how = works // the token was served before
+		}
 		switch how {
 		case refuses:
 			delete(m.failed, a.Key())
@@ -307,7 +312,7 @@ func (m *model) end(c *call, how outcome) {
 
 func (m *model) refused(a Create) {
 	for _, name := range a.Nodes {
-		m.apply(journal.NewEvent(journal.NodeRefused, name, 0, journal.Refused{Code: providers.Capacity, Message: "dry"}))
+		m.apply(journal.NewEvent(journal.NodeRefused, name, 0, journal.Refused{Code: cmp.Or(m.refusal, providers.Capacity), Message: "dry"}))
 	}
 }
 
@@ -345,7 +350,7 @@ func (m *model) rent(a Create) []*machine {
 	var made []*machine
 	for _, o := range a.Want.Offers {
 		for len(made) < a.Want.Count && m.room(o.Zone, made) {
-			x := &machine{id: fmt.Sprintf("m%d", len(m.machines)+len(made)), token: a.Token, zone: o.Zone, role: a.Want.Role, alive: true}
+			x := &machine{id: fmt.Sprintf("m%d", len(m.machines)+len(made)), token: a.Token, zone: o.Zone, role: a.Want.Role, alive: true, from: m.now}
 			if o.USDPerHour != nil {
 				x.usd = *o.USDPerHour
 			}
@@ -375,8 +380,8 @@ func (m *model) room(zone string, made []*machine) bool {
 
 func (m *model) kill(id string) {
 	for _, x := range m.machines {
-		if x.id == id {
-			x.alive = false
+		if x.id == id && x.alive {
+			x.alive, x.to = false, m.now
 		}
 	}
 }
@@ -416,11 +421,12 @@ func (m *model) answer() {
 		if len(m.calls) == 0 {
 			return
 		}
+		m.now += time.Millisecond
 		for _, c := range slices.Clone(m.calls) {
 			m.end(c, works)
 		}
 	}
-	m.t.Fatalf("at %v: no rest after 1000 calls", m.now)
+	m.t.Fatalf("at %v: no rest after 1000 calls, now %v", m.now, m.decision.Actions)
 }
 
 // pass lets time pass, with every wake-up on the way.
@@ -490,6 +496,19 @@ func (m *model) alive(role providers.Role) []string {
 	return ids
 }
 
+// spent is what the machines really cost.
+func (m *model) spent() float64 {
+	total := 0.0
+	for _, x := range m.machines {
+		to := x.to
+		if x.alive {
+			to = m.now
+		}
+		total += x.usd * (to - x.from).Hours()
+	}
+	return total
+}
+
 // phases says where the workers are, for tables.
 func (m *model) phases() string {
 	text := ""
@@ -508,7 +527,7 @@ func (m *model) describe() string {
 	if h := m.state.Head(); h != nil {
 		head = string(h.Phase)
 	}
-	return fmt.Sprintf("head=%s %s stopping=%v", head, m.phases(), m.state.Stopping)
+	return fmt.Sprintf("mode %d head=%s %s stopping=%v", m.mode, head, m.phases(), m.state.Stopping)
 }
 
 // check holds what must be so at every instant.

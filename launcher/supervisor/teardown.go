@@ -45,7 +45,7 @@ func (d *decider) teardown() {
 		d.out.Done = true
 		return
 	}
-	if d.Seen.Empty > 0 && d.Seen.At >= d.Seen.EmptySince+d.info().ConsistencyWindow && d.Seen.EmptySince >= d.State.FinishedAt.Duration() {
+	if d.Seen.Empty > 0 && d.confirms(d.Seen.EmptySince) {
 		d.do(Record{Events: []journal.Event{journal.NewEvent(journal.RunClean, "", 0,
 			journal.Clean{Listings: d.Seen.Empty, SpendUSD: d.State.SpendUSD(journal.At(d.Now))})}})
 	}
@@ -110,8 +110,12 @@ func (d *decider) remains() []providers.Resource {
 
 // confirmed tells, on the head, whether two listings a window apart have shown everything gone but the head.
 func (d *decider) confirmed() bool {
-	last := max(d.State.FinishedAt.Duration(), d.lastDeleted()+d.info().ConsistencyWindow)
-	return d.Seen.At >= last && len(d.remains()) == 0
+	return d.Seen.Alone > 0 && d.confirms(d.Seen.AloneSince) && len(d.remains()) == 0
+}
+
+// confirms tells whether the newest listing was asked for a window after the first that showed the same, and shows what came after the run's end.
+func (d *decider) confirms(since time.Duration) bool {
+	return d.Seen.At >= max(since, d.State.FinishedAt.Duration())+d.info().ConsistencyWindow
 }
 
 // leave ends the head: it waits for a client to fetch what the run produced, and then deletes itself.
@@ -120,7 +124,7 @@ func (d *decider) leave() {
 		return
 	}
 	head, over := d.State.Head(), true
-	if head != nil {
+	if head != nil && !head.Phase.Ended() {
 		over, _ = d.gone(head)
 	}
 	if over || d.Accepted[Delete{Nodes: []string{journal.HeadName}}.Key()] {

@@ -577,3 +577,67 @@ func benchmarkRequests(b *testing.B, opener, acceptor *Mux, clients int) {
 	wg.Wait()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "req/s")
 }
+
+// TestOldStream: what the reader of a stream of the former opener does says nothing about the new one's stream of the
+// same id.
+func TestOldStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second, acceptor := NewOpener(), NewOpener(), NewAcceptor()
+		var wg sync.WaitGroup
+		a, b, cut := newLink([2]int{forever, forever}, nil)
+		wg.Go(func() { attachBoth(t.Context(), first, acceptor, a, b) })
+		old, _ := first.Open(1)
+		old.Write([]byte("whole"))
+		old.CloseWrite()
+		read, err := acceptor.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		cut()
+		wg.Wait()
+		a, b, cut = newLink([2]int{forever, forever}, nil)
+		wg.Go(func() {
+			if err := attachBoth(t.Context(), second, acceptor, a, b); err != nil {
+				t.Errorf("attach: %v", err)
+			}
+		})
+		fresh, _ := second.Open(2)
+		far, err := acceptor.Accept()
+		if err != nil || far.Label() != 2 {
+			t.Fatalf("accept: %v", err)
+		}
+		if got, err := io.ReadAll(read); string(got) != "whole" || err != nil {
+			t.Errorf("the old stream: %q, %v, want all of it", got, err)
+		}
+		read.Close()
+		synctest.Wait()
+		fresh.Write([]byte("x"))
+		if n, err := far.Read(make([]byte, 1)); n != 1 {
+			t.Errorf("the new stream: %v", err)
+		}
+		cut()
+		wg.Wait()
+		for _, m := range []*Mux{first, second, acceptor} {
+			m.Close()
+		}
+	})
+}
+
+// TestTooMany: a process that opens connections without end does not take the other side's memory.
+func TestTooMany(t *testing.T) {
+	m := NewOpener()
+	defer m.Close()
+	for range maxStreams {
+		if _, err := m.Open(0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := m.Open(0); !errors.Is(err, ErrTooMany) {
+		t.Errorf("open: %v, want %v", err, ErrTooMany)
+	}
+	m.Reset()
+	if _, err := m.Open(0); err != nil {
+		t.Errorf("open after reset: %v", err)
+	}
+}

@@ -1,0 +1,312 @@
+package head
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ephemeral-launcher/launcher/bootstrap"
+	"github.com/ephemeral-launcher/launcher/bootstrap/sshd"
+	"github.com/ephemeral-launcher/launcher/bootstrap/sshexec"
+	"github.com/ephemeral-launcher/launcher/launcher/journal"
+)
+
+const oneWorker = `
+job "t" {
+  provider "local" {}
+  workers { count = 1 }
+  run "ranks" { command = "echo up g$LAUNCHER_GENERATION $LAUNCHER_NODE; exec sleep 1000" }
+}`
+
+// watchedPath is a way to machines that counts, and may put the agent in place before anything is counted.
+type watchedPath struct {
+	delay     time.Duration // one way
+	agentFile string        // put on the machine first; empty: it is sent as always
+
+	mu    sync.Mutex
+	relay *sshd.Relay
+	execs int
+	began time.Time // of the dial
+	// As node.joined was recorded.
+	joined      sshd.Counts
+	joinedAfter time.Duration
+}
+
+func (p *watchedPath) network() Network {
+	return Network{Dial: p.dial, Start: p.start}
+}
+
+func (p *watchedPath) dial(ctx context.Context, t sshexec.Target) (*sshexec.Conn, error) {
+	direct, err := sshexec.DialWhenUp(ctx, t, sshexec.Pacing{})
+	if err != nil {
+		return nil, err
+	}
+	defer direct.Close()
+	if p.agentFile != "" {
+		line := "mkdir -p $HOME/.launcher/bin && cp " + p.agentFile + " $HOME/.launcher/bin/ && chmod 700 $HOME/.launcher/bin/*"
+		ch, err := direct.Channel(ctx, line)
+		if err != nil {
+			return nil, err
+		}
+		defer ch.Close()
+		if _, err := ch.Read(make([]byte, 1)); err == nil {
+			return nil, errors.New("the copy says something")
+		}
+	}
+	relay, err := sshd.NewRelay(t.Addr)
+	if err != nil {
+		return nil, err
+	}
+	relay.SetDelay(p.delay)
+	p.mu.Lock()
+	p.relay, p.began = relay, time.Now()
+	p.mu.Unlock()
+	t.Addr = relay.Addr()
+	return sshexec.Dial(ctx, t)
+}
+
+func (p *watchedPath) start(ctx context.Context, conn *sshexec.Conn, program bootstrap.Program) (net.Conn, error) {
+	p.mu.Lock()
+	p.execs++
+	p.mu.Unlock()
+	return bootstrap.Start(ctx, conn, program)
+}
+
+func (p *watchedPath) recorded(e journal.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e.Kind == journal.NodeJoined {
+		p.joined, p.joinedAfter = p.relay.Counts(), time.Since(p.began)
+	}
+}
+
+func (p *watchedPath) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.relay == nil {
+		return nil
+	}
+	return p.relay.Close()
+}
+
+// placedAgent is a copy of the agent under the name by which bootstrap looks for it.
+func placedAgent(b *testing.B) (string, error) {
+	dir, err := buildAgent()
+	if err != nil {
+		return "", err
+	}
+	binaries, err := bootstrap.NewBinaries(os.DirFS(dir))
+	if err != nil {
+		return "", err
+	}
+	hashes, err := binaries.Hashes("launcher-agent")
+	if err != nil {
+		return "", err
+	}
+	program, err := os.ReadFile(filepath.Join(dir, hashes[0].Platform, "launcher-agent"))
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(b.TempDir(), "launcher-agent-"+hashes[0].SHA256)
+	return file, os.WriteFile(file, program, 0o700)
+}
+
+// BenchmarkJoin counts round trips from the SYN to node.joined on a line of 80 ms, and takes the time without a delay.
+func BenchmarkJoin(b *testing.B) {
+	placed, err := placedAgent(b)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, c := range []struct {
+		name      string
+		agentFile string
+		delay     time.Duration
+		runs      int
+	}{
+		{"agent-there", placed, 40 * time.Millisecond, 3},
+		{"agent-sent", "", 40 * time.Millisecond, 3},
+		{"agent-there-no-delay", placed, 0, 5},
+		{"agent-sent-no-delay", "", 0, 5},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				var trips []time.Duration // in units of a second: for spread
+				var after []time.Duration
+				var last *watchedPath
+				for i := range c.runs {
+					p := &watchedPath{agentFile: c.agentFile, delay: c.delay}
+					if err := joinOnce(b, fmt.Sprintf("bench-%s-%d", c.name, i), p); err != nil {
+						b.Error(err)
+						return
+					}
+					trips, after, last = append(trips, time.Duration(p.joined.RoundTrips)*time.Second), append(after, p.joinedAfter), p
+				}
+				times := newSpread(after)
+				if c.delay == 0 {
+					b.ReportMetric(times.median(), "s-join")
+					b.Logf("SYN → node.joined, %s | – | %v", c.name, times)
+					continue
+				}
+				median := newSpread(trips).median()
+				b.ReportMetric(median, "round-trips")
+				b.Logf("SYN → node.joined, %s | 9 for one ssh command, and Ray runs 5 to 28 of them | %.0f round trips (at most 13), %d connection, %d command, %d KiB up, %d KiB down, %v at 80 ms: %.1f round trips' time",
+					c.name, median, last.joined.Conns, last.execs, last.joined.Up>>10, last.joined.Down>>10, times, times.median()/(2*c.delay.Seconds()))
+			}
+		})
+	}
+}
+
+func joinOnce(b *testing.B, id string, p *watchedPath) (err error) {
+	r, err := startBenchRun(b, benchOptions{id: id, hcl: oneWorker, network: p.network(), recorded: p.recorded})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close(), p.close()) }()
+	_, err = r.awaitKind(journal.NodeJoined, "")
+	return err
+}
+
+// usage is what a process has and used.
+type usage struct {
+	rss int64 // bytes
+	cpu time.Duration
+}
+
+// usageOf reads a process of this machine.
+func usageOf(pid int) (u usage, err error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return u, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if kib, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			n, err := strconv.ParseInt(strings.Fields(kib)[0], 10, 64)
+			if err != nil {
+				return u, err
+			}
+			u.rss = n << 10
+		}
+	}
+	// The sum over threads; the file of the process itself is its first thread's.
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil {
+		return u, err
+	}
+	for _, task := range tasks {
+		b, err := os.ReadFile(task)
+		if err != nil {
+			continue // the thread has ended
+		}
+		ns, err := strconv.ParseInt(strings.Fields(string(b))[0], 10, 64)
+		if err != nil {
+			return u, err
+		}
+		u.cpu += time.Duration(ns)
+	}
+	return u, nil
+}
+
+// agentOf finds the agent's process on a local machine.
+func agentOf(machine string) (int, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range files {
+		environ, _ := os.ReadFile(f)
+		cmdline, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "cmdline"))
+		if strings.Contains(string(environ), "LAUNCHER_MACHINE="+machine+"\x00") && strings.Contains(string(cmdline), "launcher-agent") && strings.Contains(string(cmdline), "\x00daemon\x00") {
+			return strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return 0, fmt.Errorf("no agent on machine %s", machine)
+}
+
+// window is for how long idle processes are watched.
+func window(b *testing.B) time.Duration {
+	text := os.Getenv("LAUNCHER_BENCH_WINDOW")
+	if text == "" {
+		return 20 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return d
+}
+
+// BenchmarkIdleAgent measures the agent of a worker whose one rank sleeps.
+func BenchmarkIdleAgent(b *testing.B) {
+	if runtime.GOOS != "linux" {
+		b.Skip("reads /proc")
+	}
+	watch := window(b)
+	for b.Loop() {
+		if err := idleAgent(b, watch); err != nil {
+			b.Error(err)
+			return
+		}
+	}
+}
+
+func idleAgent(b *testing.B, watch time.Duration) (err error) {
+	r, err := startBenchRun(b, benchOptions{id: "bench-idle", hcl: oneWorker})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	if _, err := r.awaitKind(journal.GenerationFormed, ""); err != nil {
+		return err
+	}
+	if _, err := r.awaitUp(); err != nil {
+		return err
+	}
+	settle()
+	pid, err := agentOf(r.journal.State().Nodes["w0.1"].Machine.ID)
+	if err != nil {
+		return err
+	}
+	before, err := usageOf(pid)
+	if err != nil {
+		return err
+	}
+	<-time.After(watch)
+	after, err := usageOf(pid)
+	if err != nil {
+		return err
+	}
+	share := 100 * (after.cpu - before.cpu).Seconds() / watch.Seconds()
+	b.ReportMetric(float64(after.rss)/(1<<20), "MiB-RSS")
+	b.ReportMetric(share, "%-core")
+	b.Logf("idle agent, %v | – | %.1f MiB RSS (at most 20), %.2f %% of a core (at most 0.2)", watch, float64(after.rss)/(1<<20), share)
+	return nil
+}
+
+// childResult is what a measured child says.
+type childResult struct {
+	Workers int
+	Joined  time.Duration // from the roster to the generation
+	RSS     int64
+	Start   int64 // RSS before the first worker
+	CPU     float64
+}
+
+func (c childResult) line() string {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return err.Error()
+	}
+	return childPrefix + string(b)
+}
+
+const childPrefix = "BENCH-CHILD "
