@@ -1,10 +1,12 @@
 package launcher
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -88,6 +90,42 @@ func (w *clientWorld) run(ctx context.Context) error {
 		if sleep(ctx, pause) != nil {
 			return nil
 		}
+	}
+}
+
+// impatience reports a head that cannot be reached as drained once the run is being ended and the owner's patience is over: what it
+// could still give is not worth what it costs.
+func (w *clientWorld) impatience(ctx context.Context) {
+	o := w.owner
+	var silent time.Time
+	for {
+		_, changed := o.journal.Since(1 << 30)
+		o.mu.Lock()
+		connected, moved := o.connection != nil, o.connected
+		o.mu.Unlock()
+		if s := o.journal.State(); s.Stopping == nil || s.Drained || connected {
+			silent = time.Time{}
+		} else if silent.IsZero() {
+			silent = time.Now()
+		}
+		wait := time.Duration(1 << 62)
+		if !silent.IsZero() {
+			wait = o.patience - time.Since(silent)
+		}
+		if wait <= 0 {
+			emptyWorld{o}.Drain("")
+			return
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-changed:
+		case <-moved:
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+		t.Stop()
 	}
 }
 
@@ -299,14 +337,31 @@ func (l *worldLine) journal(ctx context.Context, r *control.WorldReport) (*contr
 			}
 		}
 	}
-	switch err := l.owner.journal.Append(ctx, events...); {
-	case errors.Is(err, journal.ErrCannotFollow):
+	if l.last.answer.Number == 0 && l.have(events) {
+		return answer, nil // an older process of this client died between its disk and its answer
+	}
+	if err := l.owner.journal.Append(ctx, events...); err != nil {
+		if broken := l.owner.journal.Append(ctx); broken != nil {
+			l.owner.fail(broken) // a journal that cannot be written ends this process's part
+			return nil, broken
+		}
+		l.owner.log.Info("report refused", "error", err) // it does not fit what is known: a node that has gone on
 		answer.Error, answer.TooLate = err.Error(), true
-	case err != nil:
-		l.owner.fail(err) // a journal that cannot be written ends this process's part
-		return nil, err
 	}
 	return answer, nil
+}
+
+// have tells whether these events stand in the journal in a row: their stamps are the journal's and do not count.
+func (l *worldLine) have(events []journal.Event) bool {
+	all, _ := l.owner.journal.Since(0)
+	for i := range len(all) - len(events) + 1 {
+		if slices.EqualFunc(all[i:i+len(events)], events, func(a, b journal.Event) bool {
+			return a.Kind == b.Kind && a.Node == b.Node && a.Generation == b.Generation && bytes.Equal(a.Data, b.Data)
+		}) {
+			return len(events) > 0
+		}
+	}
+	return false
 }
 
 // emptyWorld is the World where there is none: before the hand-over, and after the head was seen gone.

@@ -124,19 +124,16 @@ func downHere(ctx context.Context, f folder, opts DownOptions) (*DownResult, err
 		}
 		return sweepRun(ctx, s, opts, r)
 	}
+	job, err := jobOf(s)
+	if err != nil {
+		return r, unfinished(err)
+	}
 	b, err := open(ctx, f, opts.Options)
 	if err != nil {
 		r.Left = livingNodes(s)
 		return r, unfinished(err)
 	}
-	if o, ok := b.(*owner); ok {
-		o.patience = downPatience
-	}
-	h := newHandle(opts.Options, f, nil, b)
-	if h.job, err = jobOf(s); err != nil {
-		h.Leave()
-		return r, unfinished(err)
-	}
+	h := newHandle(opts.Options, f, job, b, downPatience)
 	text := opts.Text
 	if text == "" {
 		text = "ended by launcher down"

@@ -17,7 +17,7 @@ import (
 const (
 	// drainMargin is what ending a run may take the head beyond grace and the 10 s between SIGTERM and SIGKILL: copying outputs, deleting.
 	drainMargin = 3 * time.Minute
-	// listEvery is how often the provider is asked for a head that does not answer.
+	// listEvery is how often the provider is asked for a head that does not answer, after a beginning at listSoonest.
 	listEvery = 15 * time.Second
 )
 
@@ -68,6 +68,7 @@ func (o *owner) follow(ctx context.Context) error {
 func (o *owner) watchHead(ctx context.Context) error {
 	var silent time.Time // since when there has been no connection
 	var absent int
+	pause := listSoonest
 	events, last := o.journal.State().Events, time.Now()
 	for {
 		o.mu.Lock()
@@ -79,7 +80,7 @@ func (o *owner) watchHead(ctx context.Context) error {
 		}
 		switch {
 		case connected:
-			silent, absent = time.Time{}, 0
+			silent, absent, pause = time.Time{}, 0, listSoonest
 			stuck := o.job.Preemption.Grace + 10*time.Second + drainMargin
 			if o.patience > 0 && told && time.Since(last) > stuck {
 				return o.fence(ctx, "it did nothing for "+stuck.String()+" after the order to stop")
@@ -91,6 +92,7 @@ func (o *owner) watchHead(ctx context.Context) error {
 			if o.patience > 0 && time.Since(silent) >= o.patience {
 				return o.fence(ctx, "it has been unreachable for "+o.patience.String())
 			}
+			wait, pause = pause, min(2*pause, listEvery)
 			if o.patience > 0 {
 				wait = min(wait, o.patience-time.Since(silent))
 			}

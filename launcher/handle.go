@@ -22,11 +22,16 @@ type Handle struct {
 	events    int
 	logOffset int64
 
-	mu     sync.Mutex // guards all below
-	body   body
-	left   bool // Leave or Detach was called
-	result *Result
-	err    error
+	// patience is the owner's: see there.
+	patience time.Duration
+
+	mu       sync.Mutex // guards all below
+	body     body
+	swapped  chan struct{} // closed and replaced when body changes
+	stopping *journal.Stopping
+	left     bool // Leave or Detach was called
+	result   *Result
+	err      error
 }
 
 // body is how this process is connected with the run: as its owner, or as a guest of the process that is.
@@ -47,9 +52,10 @@ type body interface {
 // errOwnerGone: the process that owned the run has ended or left it.
 var errOwnerGone = errors.New("the owner has left the run")
 
-func newHandle(opts Options, f folder, job *Job, b body) *Handle {
+func newHandle(opts Options, f folder, job *Job, b body, patience time.Duration) *Handle {
 	ctx, cancel := context.WithCancel(context.Background())
-	h := &Handle{opts: opts, folder: f, job: job, body: b, cancel: cancel, done: make(chan struct{})}
+	h := &Handle{opts: opts, folder: f, job: job, patience: patience, cancel: cancel, done: make(chan struct{}), swapped: make(chan struct{})}
+	h.swap(b)
 	if opts.OnlyNew {
 		events, _ := b.since(0)
 		h.events = len(events)
@@ -68,9 +74,7 @@ func (h *Handle) main(ctx context.Context) {
 		if errors.Is(err, errOwnerGone) && ctx.Err() == nil {
 			var next body
 			if next, err = open(ctx, h.folder, h.opts); err == nil {
-				h.mu.Lock()
-				h.body = next
-				h.mu.Unlock()
+				h.swap(next)
 				continue
 			}
 		}
@@ -83,6 +87,21 @@ func (h *Handle) main(ctx context.Context) {
 		h.mu.Unlock()
 		return
 	}
+}
+
+// swap makes b the body, and hands on what was ordered of the one before.
+func (h *Handle) swap(b body) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if o, ok := b.(*owner); ok {
+		o.patience = h.patience
+		if h.stopping != nil {
+			o.orderStop(*h.stopping)
+		}
+	}
+	h.body = b
+	close(h.swapped)
+	h.swapped = make(chan struct{})
 }
 
 func (h *Handle) current() body {
@@ -135,11 +154,28 @@ func (h *Handle) Wait(ctx context.Context) (*Result, error) {
 	return h.result, h.err
 }
 
-// Stop orders the end of the run; the first cause stays. It returns when whoever supervises the run has the order.
+// Stop orders the end of the run; the first cause stays. It returns when whoever supervises the run has the order. The order stands, and is
+// passed on as soon as that is possible, also where ctx ends first.
 func (h *Handle) Stop(ctx context.Context, why journal.Stopping) error {
 	ctx, cancel := h.alive(ctx)
 	defer cancel()
-	return h.current().stop(ctx, why)
+	for {
+		h.mu.Lock()
+		if h.stopping == nil {
+			h.stopping = &why
+		}
+		b, swapped := h.body, h.swapped
+		h.mu.Unlock()
+		err := b.stop(ctx, why)
+		if _, own := b.(*owner); own || err == nil || ctx.Err() != nil {
+			return err
+		}
+		select { // the owner has ended: this process is about to take its place
+		case <-swapped:
+		case <-ctx.Done():
+			return errors.Join(err, context.Cause(ctx))
+		}
+	}
 }
 
 // Scale orders another number of workers. It refuses what the job does not allow.

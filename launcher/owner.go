@@ -179,6 +179,9 @@ func (o *owner) supervise(ctx context.Context) error {
 	case o.job.Head.Supervisor == jobspec.SupervisorClient:
 		w := newClientWorld(o)
 		opts.World = w
+		if o.patience > 0 {
+			beside.Go(func() { w.impatience(ctx) })
+		}
 		beside.Go(func() {
 			if err := w.run(ctx); err != nil {
 				o.orderStop(journal.Stopping{Cause: journal.CauseLauncher, Text: err.Error()})
@@ -193,6 +196,9 @@ func (o *owner) supervise(ctx context.Context) error {
 				o.orderStop(journal.Stopping{Cause: journal.CauseLauncher, Text: err.Error()})
 			}
 		})
+	}
+	if opts.Mode == supervisor.ModeLaunch || opts.World != (emptyWorld{o}) {
+		beside.Go(o.warm)
 	}
 	sup := supervisor.New(opts)
 	o.mu.Lock()
@@ -217,6 +223,17 @@ func (o *owner) supervise(ctx context.Context) error {
 		return o.journal.Append(ctx, journal.NewEvent(journal.HandoverOffered, "", 0, journal.Handover{Epoch: s.Epoch + 1}))
 	}
 	return nil
+}
+
+// warm compresses what the machines will most likely need while they boot: it takes a second that they would wait for.
+func (o *owner) warm() {
+	for _, platform := range []string{"linux-amd64", hostPlatform()} {
+		for _, name := range []string{program, agentProgram} {
+			if _, err := o.binaries.Gzip(platform, name); err != nil {
+				o.log.Debug("compress", "platform", platform, "name", name, "error", err)
+			}
+		}
+	}
 }
 
 // readyHead brings the head to where it may be asked to take over. The connection stays for that.

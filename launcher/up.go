@@ -88,7 +88,7 @@ func Up(ctx context.Context, job *Job, opts Options) (*Handle, error) {
 		j.Close()
 		return nil, err
 	}
-	return newHandle(opts, f, o.job, o), nil
+	return newHandle(opts, f, o.job, o, 0), nil
 }
 
 // begin makes the run's folder and keys and journals its beginning.
@@ -191,7 +191,7 @@ func resume(ctx context.Context, f folder, opts Options) (*Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newHandle(opts, f, job, b), nil
+	return newHandle(opts, f, job, b, 0), nil
 }
 
 // open takes the run over, or becomes the guest of the process that has it.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ephemeral-launcher/launcher/launcher/agent"
+	"github.com/ephemeral-launcher/launcher/launcher/agent/machine"
 )
 
 const (
@@ -89,17 +90,17 @@ func daemon(folder string) (err error) {
 		Environ: slices.DeleteFunc(environ, func(e string) bool {
 			return strings.HasPrefix(e, "LAUNCHER_API") // of an agent that this one runs under
 		}),
-		Uptime: agent.Uptime, Facts: agent.ReadFacts(), Log: log,
-		MachineLease: agent.MachineLease(os.Getenv("LAUNCHER_MACHINE_LEASE")),
+		Uptime: machine.Uptime, Facts: machine.Read(), Log: log,
+		MachineLease: machine.Lease(os.Getenv("LAUNCHER_MACHINE_LEASE")),
 	}
 	switch path := os.Getenv("LAUNCHER_MACHINE_NOTICE"); j.NoticeSource {
 	case "", "file":
 		if path != "" {
-			o.Notices = append(o.Notices, agent.FileNotices{Path: path})
+			o.Notices = append(o.Notices, machine.FileNotices{Path: path})
 		}
 	case "none":
 	default:
-		o.Notices = append(o.Notices, agent.MetadataNotices{Source: j.NoticeSource})
+		o.Notices = append(o.Notices, machine.MetadataNotices{Source: j.NoticeSource})
 	}
 	a, err := agent.New(o)
 	if err != nil {

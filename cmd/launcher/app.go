@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -96,10 +97,14 @@ func (a *app) order(args []string) (string, []string, error) {
 	c := a.command(name)
 	if c == nil {
 		err := usagef("no command %q", name).hint("launcher --help")
-		if near := cli.SuggestCommand(a.commands, name); near != "" {
+		var names []string
+		for _, c := range a.commands {
+			names = append(names, c.Name)
+		}
+		if near := nearest(name, names); near != "" {
 			err.hints[0] = "launcher " + near
 		}
-		return name, nil, err
+		return "", nil, err
 	}
 	ordered, err := reorder(c, rest)
 	return name, append([]string{args[0], name}, ordered...), err
@@ -137,8 +142,8 @@ func reorder(c *cli.Command, args []string) ([]string, error) {
 		value, known := takesValue[name]
 		if !known {
 			err := usagef("no flag %s", arg).hint("launcher " + c.Name + " --help")
-			if near := cli.SuggestFlag(c.Flags, name, false); near != "" {
-				err.text += fmt.Sprintf("; did you mean %s?", near)
+			if near := nearest(name, slices.Collect(maps.Keys(takesValue))); near != "" {
+				err.text += fmt.Sprintf("; did you mean --%s?", near)
 			}
 			return nil, err
 		}
@@ -151,6 +156,39 @@ func reorder(c *cli.Command, args []string) ([]string, error) {
 		}
 	}
 	return append(append(flags, "--"), operands...), nil
+}
+
+// nearest is the name that is at most two typing errors away; "" where none is, or the word is too short to tell.
+func nearest(word string, names []string) string {
+	best, found := 3, ""
+	slices.Sort(names)
+	for _, name := range names {
+		if d := distance(word, name); d < best && d < len(word)-1 {
+			best, found = d, name
+		}
+	}
+	return found
+}
+
+// distance counts the letters to insert, delete or replace between two words (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0]++
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 // operands are the arguments before a "--", and after it; after is nil where there was none. At least min and at most max are taken before it.

@@ -53,8 +53,13 @@ func (a *app) down(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
+		var skipped []launcher.NotLookedAt
+		if _, err := launcher.ReadEvents(run, opts.Options); err != nil && opts.Job == nil && len(c.StringSlice("provider")) == 0 {
+			opts.Providers, skipped = withoutBlocks(ctx, opts.Providers)
+		}
 		result, err := launcher.Down(ctx, run, opts)
 		if result != nil {
+			result.NotLookedAt = append(result.NotLookedAt, skipped...)
 			err = errors.Join(err, a.ui.downResult(result, asJSON))
 		}
 		return err
@@ -109,7 +114,7 @@ func (a *app) downRun(name string, opts launcher.Options) (string, error) {
 }
 
 func (a *app) downOptions(c *cli.Context) (launcher.DownOptions, error) {
-	opts := launcher.DownOptions{By: "launcher down"}
+	opts := launcher.DownOptions{}
 	var err error
 	if opts.Options, err = a.options(); err != nil {
 		return opts, err
@@ -123,6 +128,24 @@ func (a *app) downOptions(c *cli.Context) (launcher.DownOptions, error) {
 		opts.Job, err = a.load(file, c.StringSlice("var"))
 	}
 	return opts, err
+}
+
+// withoutBlocks are the providers that can be asked without their block of a job file; a list of hosts, say, is nowhere else.
+func withoutBlocks(ctx context.Context, all map[string]providers.Provider) (map[string]providers.Provider, []launcher.NotLookedAt) {
+	some, skipped := map[string]providers.Provider{}, []launcher.NotLookedAt(nil)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if info, err := all[name].Info(ctx); err == nil && needsBlock(info) {
+			skipped = append(skipped, launcher.NotLookedAt{Provider: name, Why: "it needs its block: launcher down --job FILE"})
+			continue
+		}
+		some[name] = all[name]
+	}
+	return some, skipped
+}
+
+// needsBlock tells whether a provider cannot be asked without its block.
+func needsBlock(info providers.Info) bool {
+	return slices.ContainsFunc(info.Schema, func(a providers.Attribute) bool { return a.Required })
 }
 
 // chosen are the providers of these names.

@@ -207,13 +207,13 @@ func (f *follower) wait(ctx context.Context, detachNow bool) (result *launcher.R
 	for {
 		what := response(0)
 		select {
-		case w := <-over:
-			return w.result, false, w.err
+		case w := <-over: // after a Detach too, which may have come too late: then it is the end
+			return w.result, detaching && w.result != nil && w.result.Exit == launcher.ExitDetached && !w.result.Clean, w.err
 		case err := <-left:
-			detaching = false
 			if err == nil {
-				return nil, true, nil
+				continue
 			}
+			detaching = false
 			if detachNow || f.onlyFollows {
 				return nil, false, err
 			}
@@ -322,7 +322,7 @@ func (f *follower) finish(result *launcher.Result, detached bool, err error, fil
 	}
 	f.end()
 	if detached {
-		result = &launcher.Result{Run: run, Exit: launcher.ExitDetached, Text: "detached", Folder: f.handle.Folder()}
+		err = nil
 	}
 	if result == nil {
 		var unfinished *launcher.UnfinishedError
@@ -330,6 +330,9 @@ func (f *follower) finish(result *launcher.Result, detached bool, err error, fil
 			err = &hinted{err: err, hints: []string{"launcher attach " + run, "launcher down " + run}}
 		}
 		return err
+	}
+	if err != nil {
+		f.ui.notef("launcher: %v", err)
 	}
 	if file != "" {
 		if werr := writeResult(file, result); werr != nil {

@@ -32,6 +32,9 @@ func narrate(e launcher.Event) (t told, ok bool) {
 	if t.who == "" {
 		t.who = "run"
 	}
+	if strings.HasPrefix(string(e.Kind), "run.") {
+		t.who = "run" // also where a node's process decided it
+	}
 	t.what = string(e.Kind[strings.LastIndexByte(string(e.Kind), '.')+1:])
 	switch e.Kind {
 	case journal.NodeIntended, journal.NodeCreated, journal.NodeRefused, journal.NodeReachable, journal.NodeJoined, journal.NodeNotice,
@@ -71,7 +74,7 @@ func narrateRun(e launcher.Event, t *told) bool {
 		t.rest = fmt.Sprintf("%s; %s, goodput %.0f %%", endText(d.Stopping), dollars(d.SpendUSD), 100*d.Goodput)
 	case journal.RunClean:
 		d := decode[journal.Clean](e)
-		t.rest, t.tone = fmt.Sprintf("%s show nothing left; %s in all", count(d.Listings, "listing"), dollars(d.SpendUSD)), good
+		t.rest, t.tone = fmt.Sprintf("%s showed nothing left; %s in all", count(d.Listings, "listing"), dollars(d.SpendUSD)), good
 	case journal.ProviderRefused:
 		d := decode[journal.ProviderError](e)
 		t.what, t.rest, t.tone = "refused", fmt.Sprintf("%s: %s: %s", d.Op, d.Code, d.Message), warning

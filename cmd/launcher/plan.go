@@ -70,7 +70,7 @@ func (u *ui) plan(p *launcher.PlanResult, now time.Time) {
 			u.printf(" at price_factor %g", c.Factor)
 		}
 		u.printf("\n")
-		rows := [][]string{{"   role", "type", "zone", "market", "price", "of", "source"}}
+		rows := [][]string{{"   role", "type", "zone", "market", "price", "dated", "source"}}
 		rows = append(rows, offerRows("head", c.Head, now)...)
 		rows = append(rows, offerRows("worker", c.Workers, now)...)
 		u.table(rows)

@@ -249,7 +249,7 @@ func span(d time.Duration) string {
 		return "-" + span(-d)
 	case d < 100*time.Second:
 		return fmt.Sprintf("%.1fs", d.Seconds())
-	case d < 100*time.Minute:
+	case d < time.Hour:
 		d = d.Round(time.Second)
 		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
 	case d < 48*time.Hour:

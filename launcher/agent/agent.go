@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -16,6 +17,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/ephemeral-launcher/launcher/launcher/agent/machine"
 	"github.com/ephemeral-launcher/launcher/launcher/agent/output"
 	"github.com/ephemeral-launcher/launcher/launcher/agent/process"
 	"github.com/ephemeral-launcher/launcher/launcher/control"
@@ -35,16 +37,16 @@ type Options struct {
 	Runner  process.Runner       // nil: process.OS{}
 	Environ []string             // what processes inherit
 	Uptime  func() time.Duration // grows by the time that passes, suspend included, over restarts of the agent; nil: time since New
-	Facts   Facts
-	Notices []NoticeWatcher
-	// WatchFolder does what the function of that name does, which nil stands for.
+	Facts   machine.Facts
+	Notices []machine.NoticeWatcher
+	// WatchFolder is machine.WatchFolder where nil.
 	WatchFolder func(ctx context.Context, dir string, began func(), found func(name string)) error
 	// MachineLease tells the machine's own timer how long it may live. nil: there is none.
 	MachineLease func(context.Context, time.Duration) error
 	// PowerOff ends the machine. nil: the command of Join.PowerOff.
 	PowerOff func(context.Context) error
-	// Rekey replaces the machine's SSH host key. nil: RekeyMachine.
-	Rekey func(context.Context, *control.Rekey) error
+	// Rekey replaces the machine's SSH host key by this private one. nil: machine.Rekey.
+	Rekey func(ctx context.Context, privateKey string) error
 
 	LogLimit int          // bytes kept of each output; 0: output.DefaultLimit
 	Log      *slog.Logger // nil: none
@@ -102,13 +104,13 @@ func New(o Options) (*Agent, error) {
 		o.Runner = process.OS{}
 	}
 	if o.WatchFolder == nil {
-		o.WatchFolder = WatchFolder
+		o.WatchFolder = machine.WatchFolder
 	}
 	if o.PowerOff == nil {
-		o.PowerOff = powerOff(o.Join.PowerOff)
+		o.PowerOff = machine.PowerOff(o.Join.PowerOff)
 	}
 	if o.Rekey == nil {
-		o.Rekey = RekeyMachine
+		o.Rekey = machine.Rekey
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -255,10 +257,10 @@ func (a *Agent) Logs(request *control.LogsRequest, stream grpc.ServerStreamingSe
 func (a *Agent) hello() *control.HelloReport {
 	node, member := a.leases.left()
 	oldest := a.reports.oldest()
-	disk := diskFree(a.o.Join.Workdir)
+	disk := machine.DiskFree(a.o.Join.Workdir)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	h := a.o.Facts.report()
+	h := factsReport(a.o.Facts)
 	h.Version, h.Instance, h.Pid = a.o.Version, a.instance, uint32(os.Getpid())
 	h.DiskFreeBytes = disk
 	h.Generation = a.newest
@@ -278,6 +280,17 @@ func (a *Agent) hello() *control.HelloReport {
 		h.State = control.GenerationState_ENDED
 	default:
 		h.State = a.current.state
+	}
+	return h
+}
+
+func factsReport(f machine.Facts) *control.HelloReport {
+	h := &control.HelloReport{
+		BootId: f.BootID, Hostname: f.Hostname, Os: runtime.GOOS, Arch: runtime.GOARCH,
+		Cpus: uint32(f.CPUs), MemoryBytes: f.MemoryBytes, Addresses: f.Addresses,
+	}
+	for _, g := range f.GPUs {
+		h.Gpus = append(h.Gpus, &control.GPU{Model: g.Model, Uuid: g.UUID})
 	}
 	return h
 }

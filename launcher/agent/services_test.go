@@ -13,11 +13,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ephemeral-launcher/launcher/launcher/agent/machine"
 	"github.com/ephemeral-launcher/launcher/launcher/agent/process"
 	"github.com/ephemeral-launcher/launcher/launcher/control"
 	"github.com/ephemeral-launcher/launcher/launcher/control/archive"
@@ -29,7 +31,7 @@ func real(t *testing.T) func(*Options) {
 	return func(o *Options) {
 		o.Runner, o.WatchFolder = process.OS{}, nil
 		o.Store, o.API = listen(t), listen(t)
-		o.Uptime = Uptime
+		o.Uptime = machine.Uptime
 		// Unique on this machine: the agent sweeps by it.
 		o.Join.Run = fmt.Sprintf("r-%d-%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "-"))
 	}
@@ -474,7 +476,7 @@ func TestAPI(t *testing.T) {
 	await(h, (*control.Report).GetStarted)
 	_, v := call("GET", "world", "", r.token)
 	wait(fmt.Sprintf("1&version=%v", v["version"]))
-	r.notice(MachineNotice{ID: "a", Source: "file", Deadline: time.Now().Add(30 * time.Second)})
+	r.notice(machine.Notice{ID: "a", Source: "file", Deadline: time.Now().Add(30 * time.Second)})
 	v = <-next
 	if n := v["notices"].([]any); len(n) != 1 || n[0].(map[string]any)["own"] != true {
 		t.Errorf("notices: %v", v)
@@ -488,7 +490,7 @@ func TestAPI(t *testing.T) {
 	if err := errors.Join(err, json.Unmarshal(b, &file)); err != nil || !file.Own {
 		t.Errorf("notice file %s: %v", b, err)
 	}
-	r.notice(MachineNotice{ID: "a", Source: "file", Withdrawn: true})
+	r.notice(machine.Notice{ID: "a", Source: "file", Withdrawn: true})
 	if got := await(h, (*control.Report).GetNotice); !got.Withdrawn {
 		t.Errorf("notice %v, want it withdrawn", got)
 	}
@@ -530,8 +532,8 @@ func TestAPI(t *testing.T) {
 func TestRekey(t *testing.T) {
 	keys := make(chan string, 1)
 	r := newRig(t, func(o *Options) {
-		o.Rekey = func(_ context.Context, order *control.Rekey) error {
-			keys <- order.PrivateKeyPem
+		o.Rekey = func(_ context.Context, key string) error {
+			keys <- key
 			return errors.New("no")
 		}
 	})
@@ -560,4 +562,50 @@ func TestFormerAgent(t *testing.T) {
 		t.Errorf("it ended by %+v, want SIGKILL", got)
 	}
 	left.Close()
+}
+
+// TestExecEndsWithTheCall: a command whose caller has gone does not stay.
+func TestExecEndsWithTheCall(t *testing.T) {
+	r := newRig(t, real(t))
+	h := r.joinReal()
+	alive := filepath.Join(r.o.Join.Workdir, "alive")
+	if err := fifoAt(alive); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stream, err := h.Exec(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = stream.Send(&control.ExecInput{Body: &control.ExecInput_Start{Start: &control.ExecStart{
+		Argv: []string{"exec 3>alive; echo up >&3; sleep 1000; true"},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(alive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := io.ReadFull(f, make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if _, err := f.Read(make([]byte, 1)); err != io.EOF { // once nobody holds the other end
+		t.Errorf("read: %v", err)
+	}
+}
+
+// TestOrdersOfAFormerSession: what was on its way from a head that was replaced does not count.
+func TestOrdersOfAFormerSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.join().renew()
+		r.obey(&session{r: r.reports}, startOrder(1, 1, "train"))
+		synctest.Wait()
+		if len(r.runner.started) != 0 {
+			t.Error("it was obeyed")
+		}
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ephemeral-launcher/launcher/launcher/agent/machine"
 	"github.com/ephemeral-launcher/launcher/launcher/control"
 )
 
@@ -160,8 +161,8 @@ func (a *Agent) sendHealth(ctx, call context.Context, s *session) {
 		case <-ticker.C:
 		}
 		h := &control.Health{
-			DiskFreeBytes: diskFree(a.o.Join.Workdir), LogBytesDropped: a.logs.Dropped(),
-			Load1: load1(), MemoryFreeBytes: memoryFree(),
+			DiskFreeBytes: machine.DiskFree(a.o.Join.Workdir), LogBytesDropped: a.logs.Dropped(),
+			Load1: machine.Load1(), MemoryFreeBytes: machine.MemoryFree(),
 		}
 		a.mu.Lock()
 		g, progressed := a.current, a.progressed

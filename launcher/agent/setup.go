@@ -120,7 +120,7 @@ func (a *Agent) rekey(ctx context.Context, order *control.Rekey) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	done := &control.Rekeyed{Id: order.Id}
-	if err := a.o.Rekey(ctx, order); err != nil {
+	if err := a.o.Rekey(ctx, order.PrivateKeyPem); err != nil {
 		done.Error = err.Error()
 	}
 	a.log.Info("host key replaced", "id", order.Id, "error", done.Error)

@@ -96,8 +96,15 @@ func NewDaemon(ctx context.Context, opts Options) (*Daemon, error) {
 	return d, nil
 }
 
-// Wait waits for everything the daemon has started; its context must have ended.
-func (d *Daemon) Wait() { d.running.Wait() }
+// Wait waits for everything the daemon has started, and gives up the journal; its context must have ended.
+func (d *Daemon) Wait() {
+	d.running.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.adopted != nil {
+		d.adopted.journal.Close() // what was appended is on disk
+	}
+}
 
 // Over is closed when the run this head supervised is over and its machine's deletion ordered.
 func (d *Daemon) Over() <-chan struct{} { return d.over }
@@ -326,10 +333,12 @@ func (d *Daemon) resume() error {
 	}
 	provider, err := d.Provider(kept.Provider, kept.Env)
 	if err != nil {
+		j.Close()
 		return fmt.Errorf("resume: open provider %s: %w", kept.Provider, err)
 	}
 	keys, err := keysOf(setup, filepath.Join(d.Runtime, "keys"))
 	if err != nil {
+		j.Close()
 		return err
 	}
 	d.mu.Lock()

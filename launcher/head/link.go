@@ -130,7 +130,7 @@ func (k *link) run(ctx context.Context) {
 		k.suspect(err)
 		if sshexec.Classify(err) == sshexec.HostKeyMismatch || errors.Is(err, bootstrap.ErrPlatform) {
 			// No waiting cures that: the node is given up.
-			k.world.post(func(l *worldLoop) { l.lose(k.node.Name, err.Error()) })
+			k.world.post(func(l *worldLoop) { l.lose(k.node.Name, err.Error(), false) })
 			return
 		}
 		if wait := redialPause - time.Since(began); wait > 0 {
@@ -218,9 +218,11 @@ func (k *link) serve(ctx context.Context, conn *grpc.ClientConn, pinned string) 
 	if err != nil {
 		return err
 	}
+	renewal := &control.Order{Body: &control.Order_Renew{Renew: k.renew(k.world.Lease())}}
 	k.mu.Lock()
 	k.client = agent
-	k.queue = nil
+	// The hello's renewal counted from what was heard before the connection broke. A generation must not start on what was left of that.
+	k.queue = []*control.Order{renewal}
 	if k.start != nil {
 		k.queue = append(k.queue, k.start)
 	}

@@ -2,7 +2,6 @@ package head
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -291,22 +290,3 @@ func idleAgent(b *testing.B, watch time.Duration) (err error) {
 	b.Logf("idle agent, %v | – | %.1f MiB RSS (at most 20), %.2f %% of a core (at most 0.2)", watch, float64(after.rss)/(1<<20), share)
 	return nil
 }
-
-// childResult is what a measured child says.
-type childResult struct {
-	Workers int
-	Joined  time.Duration // from the roster to the generation
-	RSS     int64
-	Start   int64 // RSS before the first worker
-	CPU     float64
-}
-
-func (c childResult) line() string {
-	b, err := json.Marshal(c)
-	if err != nil {
-		return err.Error()
-	}
-	return childPrefix + string(b)
-}
-
-const childPrefix = "BENCH-CHILD "

@@ -212,7 +212,7 @@ func (p *preparation) setup(ctx context.Context) (ok bool, err error) {
 			w.post(func(l *worldLoop) {
 				l.record(nil, journal.NewEvent(journal.SetupFinished, name, 0, event))
 				if failed {
-					l.lose(name, fmt.Sprintf("setup failed with exit code %d", a.Code))
+					l.lose(name, fmt.Sprintf("setup failed with exit code %d", a.Code), true)
 				}
 			})
 			return !failed, nil

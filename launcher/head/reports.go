@@ -103,13 +103,22 @@ func (l *worldLoop) scaled(workers int, by string) {
 	l.record(nil, journal.NewEvent(journal.RunScaled, "", 0, journal.Scaled{Workers: workers, By: by}))
 }
 
-// lose gives a node up that can never join: its host key is wrong, or setup fails on it.
-func (l *worldLoop) lose(node, cause string) {
-	if k := l.links[node]; k != nil {
-		k.stop()
-		delete(l.links, node)
-		l.step(rendezvous.Gone{Node: node, Evidence: cause})
+// lose gives a node up that can never join: its host key is wrong, or setup fails on it. The core says nothing of a node outside
+// the generation, so what is not known from another event is recorded here: else the supervisor would wait for the node.
+func (l *worldLoop) lose(node, cause string, known bool) {
+	k := l.links[node]
+	if k == nil {
+		return
 	}
+	l.step(rendezvous.Gone{Node: node, Evidence: cause})
+	if l.links[node] != k {
+		return
+	}
+	if known {
+		l.dismiss(node)
+		return
+	}
+	l.lost(rendezvous.Lost{Node: node, Cause: cause})
 }
 
 // joined makes a prepared node a member.

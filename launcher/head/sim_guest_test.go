@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"github.com/ephemeral-launcher/launcher/bootstrap/sshd"
 	"github.com/ephemeral-launcher/launcher/bootstrap/sshkey"
 	"github.com/ephemeral-launcher/launcher/launcher/agent"
+	"github.com/ephemeral-launcher/launcher/launcher/agent/machine"
 	"github.com/ephemeral-launcher/launcher/launcher/control"
 	"github.com/ephemeral-launcher/launcher/launcher/journal"
 	"github.com/ephemeral-launcher/launcher/providers"
@@ -39,7 +41,7 @@ type guest struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
-	notices chan agent.MachineNotice
+	notices chan machine.Notice
 
 	mu       sync.Mutex // guards all below
 	sent     map[string]bool
@@ -50,14 +52,17 @@ type guest struct {
 	listener *control.ConnListener // the daemon's
 	stop     context.CancelFunc    // the daemon's
 	stopped  chan struct{}         // closed when that has ended
-	lease    *time.Timer
-	until    time.Time
+	hung     bool                  // no other is started
+
+	leaseMu sync.Mutex // guards all below
+	lease   *time.Timer
+	until   time.Time
 }
 
 // boot implements sim.Options.OnBoot.
 func (s *simulation) boot(_ context.Context, m providers.Machine, req providers.CreateRequest) (string, error) {
 	g := &guest{
-		s: s, machine: m, req: req, host: m.ID, folder: s.t.TempDir(), booted: time.Now(), notices: make(chan agent.MachineNotice, 16), sent: map[string]bool{},
+		s: s, machine: m, req: req, host: m.ID, folder: s.t.TempDir(), booted: time.Now(), notices: make(chan machine.Notice, 16), sent: map[string]bool{},
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	key := req.BirthHostKey
@@ -92,22 +97,22 @@ func (s *simulation) boot(_ context.Context, m providers.Machine, req providers.
 }
 
 // notice implements sim.Options.OnNotice.
-func (s *simulation) notice(machine string, deadline time.Time) {
+func (s *simulation) notice(id string, deadline time.Time) {
 	s.mu.Lock()
-	g := s.byID[machine]
+	g := s.byID[id]
 	s.mu.Unlock()
 	if g == nil {
 		return
 	}
-	n := agent.MachineNotice{ID: "notice", Source: "file", Deadline: deadline, Withdrawn: deadline.IsZero()}
+	n := machine.Notice{ID: "notice", Source: "file", Deadline: deadline, Withdrawn: deadline.IsZero()}
 	select {
 	case g.notices <- n:
 	default:
 	}
 }
 
-// Watch implements agent.NoticeWatcher.
-func (g *guest) Watch(ctx context.Context, seen func(agent.MachineNotice)) error {
+// Watch implements machine.NoticeWatcher.
+func (g *guest) Watch(ctx context.Context, seen func(machine.Notice)) error {
 	for {
 		select {
 		case n := <-g.notices:
@@ -119,11 +124,11 @@ func (g *guest) Watch(ctx context.Context, seen func(agent.MachineNotice)) error
 }
 
 // stopped implements sim.Options.OnStop: the machine's power is off. Its connections are reset, or, of a mute one, just say nothing any more.
-func (s *simulation) stopped(machine, reason string) {
+func (s *simulation) stopped(id, _ string) {
 	s.mu.Lock()
-	g := s.byID[machine]
-	s.ended[machine] = time.Now()
-	mute := s.mute[machine]
+	g := s.byID[id]
+	s.ended[id] = time.Now()
+	mute := s.mute[id]
 	s.mu.Unlock()
 	if g == nil {
 		return
@@ -160,11 +165,11 @@ func (s *simulation) hosts() []string {
 // kill ends all that runs on the machine, at once, and waits for it.
 func (g *guest) kill() {
 	g.cancel()
-	g.mu.Lock()
+	g.leaseMu.Lock()
 	if g.lease != nil {
 		g.lease.Stop()
 	}
-	g.mu.Unlock()
+	g.leaseMu.Unlock()
 	g.running.Wait()
 }
 
@@ -304,7 +309,7 @@ func (g *guest) startAgent(line string) (*control.ConnListener, error) {
 	lis := control.NewConnListener()
 	a, err := agent.New(agent.Options{
 		Join: join, Version: "sim", Control: lis, Store: store, Runner: &simRunner{g: g}, Uptime: func() time.Duration { return time.Since(g.booted) + 1 },
-		Facts: agent.Facts{BootID: g.machine.ID, CPUs: 2, Addresses: []string{g.host}}, Notices: []agent.NoticeWatcher{g},
+		Facts: machine.Facts{BootID: g.machine.ID, CPUs: 2, Addresses: []string{g.host}}, Notices: []machine.NoticeWatcher{g},
 		WatchFolder: func(ctx context.Context, _ string, began func(), _ func(string)) error {
 			began()
 			<-ctx.Done()
@@ -314,7 +319,7 @@ func (g *guest) startAgent(line string) (*control.ConnListener, error) {
 			g.s.cloud.PowerOff(g.machine.ID, "node lease over")
 			return nil
 		},
-		Rekey: func(_ context.Context, r *control.Rekey) error { return g.server.SetHostKey([]byte(r.PrivateKeyPem)) },
+		Rekey: func(_ context.Context, key string) error { return g.server.SetHostKey([]byte(key)) },
 		Log:   g.s.log(join.Node),
 	})
 	if err != nil {
@@ -335,16 +340,18 @@ func (g *guest) startDaemon(line string) (*control.ConnListener, error) {
 	if g.listener != nil {
 		return g.listener, nil
 	}
-	if g.lease != nil {
-		return nil, fmt.Errorf("the daemon is being started again")
+	if g.daemon != nil {
+		return nil, errors.New("the daemon is being started again")
 	}
 	join := Join{}
 	if err := json.Unmarshal([]byte(line), &join); err != nil {
 		return nil, err
 	}
 	g.s.cloud.Reached(g.machine.ID)
+	g.leaseMu.Lock()
 	g.until = time.Now().Add(join.NodeLease)
 	g.lease = time.AfterFunc(join.NodeLease, func() { g.s.cloud.PowerOff(g.machine.ID, "head lease over") })
+	g.leaseMu.Unlock()
 	if err := g.serveDaemon(); err != nil {
 		return nil, err
 	}
@@ -354,8 +361,8 @@ func (g *guest) startDaemon(line string) (*control.ConnListener, error) {
 
 // extend renews the machine's lease as the daemon's parent does.
 func (g *guest) extend(lease time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.leaseMu.Lock()
+	defer g.leaseMu.Unlock()
 	if until := time.Now().Add(lease); until.After(g.until.Add(lease/20)) && g.ctx.Err() == nil {
 		g.until = until
 		g.lease.Reset(lease)
@@ -371,7 +378,7 @@ func (g *guest) serveDaemon() error {
 	s.mu.Unlock()
 	d, err := NewDaemon(ctx, Options{
 		Folder: g.headFolder(), Runtime: filepath.Join(g.folder, "runtime"), Version: "sim", Network: s.network(g.host), Elapsed: s.elapsed, Log: s.log("head"),
-		Extend:   func(lease time.Duration) { go g.extend(lease) },
+		Extend:   g.extend,
 		Provider: func(string, map[string]string) (providers.Provider, error) { return s.provider, nil },
 	})
 	if err != nil {
@@ -401,6 +408,12 @@ func (g *guest) keepDaemon() {
 		g.mu.Lock()
 		g.listener = nil
 		g.mu.Unlock()
+		g.mu.Lock()
+		hung := g.hung
+		g.mu.Unlock()
+		if hung {
+			return
+		}
 		select {
 		case <-g.ctx.Done():
 			return
@@ -423,6 +436,14 @@ func (g *guest) crashDaemon() {
 	g.mu.Unlock()
 	stop()
 	<-stopped
+}
+
+// hangDaemon ends the daemon's process for good.
+func (g *guest) hangDaemon() {
+	g.mu.Lock()
+	g.hung = true
+	g.mu.Unlock()
+	g.crashDaemon()
 }
 
 // journal is that of the run this machine's daemon supervises; nil: none.

@@ -115,8 +115,8 @@ func simulate(t *testing.T, o simOptions, story func(s *simulation)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimulation(t, o)
+		defer s.close()
 		story(s)
-		s.close()
 	})
 }
 

@@ -90,14 +90,16 @@ func (w *World) Renew() { w.post(func(l *worldLoop) { l.beatAll() }) }
 // worldLoop is the state that Run's goroutine owns.
 type worldLoop struct {
 	*World
-	ctx      context.Context
-	running  sync.WaitGroup
-	core     *rendezvous.Core
-	server   *tcpstore.Server
-	links    map[string]*link
-	roster   supervisor.Roster
-	recorder *recorder
-	files    *files
+	ctx     context.Context
+	running sync.WaitGroup
+	core    *rendezvous.Core
+	server  *tcpstore.Server
+	links   map[string]*link
+	// dismissed are nodes that were given up and are listed still: a roster may be older than the event that says so.
+	dismissed map[string]bool
+	roster    supervisor.Roster
+	recorder  *recorder
+	files     *files
 
 	generation rendezvous.Form // the last one formed
 	formed     bool            // it is running or ending
@@ -116,7 +118,7 @@ func (w *World) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	e := w.Job.Elastic
 	l := &worldLoop{
-		World: w, ctx: ctx, links: map[string]*link{}, notices: map[string]*control.NodeNotice{},
+		World: w, ctx: ctx, links: map[string]*link{}, dismissed: map[string]bool{}, notices: map[string]*control.NodeNotice{},
 		core: rendezvous.New(rendezvous.Config{
 			Min: w.Job.Workers.Min, Max: w.Job.Workers.Max, Fixed: w.Job.Workers.Fixed, Procs: max(w.Job.Run.ProcsPerNode, 1),
 			OneExit: w.Job.Run.Type == jobspec.RunTorchrun, StartWait: e.StartWait, LostAfter: e.LostAfter, GrowEvery: e.GrowEvery,
@@ -184,8 +186,8 @@ func (l *worldLoop) setRoster(r supervisor.Roster) {
 		listed[n.Name] = true
 		expected.Nodes = append(expected.Nodes, rendezvous.Expected{Node: n.Name, Slot: n.Slot, Attempt: n.Attempt, Coming: true, Leaving: n.Leaving})
 		switch k := l.links[n.Name]; {
-		case n.Address == "":
-			// It is being rented: expected, or a world would start without it.
+		case n.Address == "" || l.dismissed[n.Name]:
+			// It is being rented: expected, or a world would start without it. Or it was given up.
 		case k != nil:
 			k.update(n)
 		default:
@@ -201,6 +203,7 @@ func (l *worldLoop) setRoster(r supervisor.Roster) {
 			delete(l.notices, name)
 		}
 	}
+	maps.DeleteFunc(l.dismissed, func(name string, _ bool) bool { return !listed[name] })
 	if r.Want > 0 {
 		l.step(rendezvous.Scale{Workers: r.Want})
 	}
@@ -304,13 +307,19 @@ func (l *worldLoop) closed(c rendezvous.Closed) {
 	l.record(nil, journal.NewEvent(journal.GenerationEnded, "", c.Generation, journal.Ended{Cause: string(c.Cause)}))
 }
 
-func (l *worldLoop) lost(o rendezvous.Lost) {
-	l.server.CloseNode(o.Node)
-	if k := l.links[o.Node]; k != nil {
+// dismiss has nothing to do with a node any more, also while rosters still list it.
+func (l *worldLoop) dismiss(node string) {
+	l.server.CloseNode(node)
+	if k := l.links[node]; k != nil {
 		k.stop()
-		delete(l.links, o.Node)
+		delete(l.links, node)
 	}
-	delete(l.notices, o.Node)
+	delete(l.notices, node)
+	l.dismissed[node] = true
+}
+
+func (l *worldLoop) lost(o rendezvous.Lost) {
+	l.dismiss(o.Node)
 	l.record(nil, journal.NewEvent(journal.NodeLost, o.Node, 0, journal.Lost{Cause: o.Cause, Evidence: o.Cause != rendezvous.LostSilent}))
 }
 

@@ -307,13 +307,26 @@ func (j *Journal) append(ctx context.Context, stamp bool, events []Event) error 
 	})
 	if err != nil {
 		j.failed = err
+		j.tell()
 		return err
 	}
 	j.state = next
 	j.events = append(j.events, events...)
+	j.tell()
+	return nil
+}
+
+// tell wakes those who follow. The caller holds mu.
+func (j *Journal) tell() {
 	close(j.changed)
 	j.changed = make(chan struct{})
-	return nil
+}
+
+// Err is why the journal takes no more: a failed write, or Close; nil: it does. Followers are told of the first.
+func (j *Journal) Err() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.failed
 }
 
 // State returns the newest state, a snapshot that nothing changes any more.

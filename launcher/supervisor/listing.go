@@ -173,7 +173,7 @@ func (d *decider) list() {
 		}
 	}
 	switch {
-	case d.Seen.At < d.ActFrom:
+	case d.ActFrom > 0 && d.Seen.At < d.ActFrom:
 		due = d.Now
 	case d.blind():
 		due = min(due, d.Seen.At+time.Second)

@@ -172,6 +172,9 @@ func (s *Supervisor) Run(ctx context.Context) (Outcome, error) {
 	leaving := false
 	for {
 		_, changed := s.Journal.Since(1 << 30)
+		if err := s.Journal.Err(); err != nil {
+			return 0, err // another's append failed, the world's: who cannot write must not go on
+		}
 		if err := l.takeOrders(ctx); err != nil {
 			return 0, err
 		}

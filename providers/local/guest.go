@@ -151,14 +151,9 @@ func runInit(dir, sandbox string) error {
 	defer orphaned.Wait()
 	defer lifeline.Close()
 	orphaned.Go(func() {
-		// Nothing is ever written: the read ends with the hypervisor, and with the machine's own end.
+		// Nothing is ever written: the read ends with the hypervisor, or with the machine's own end.
 		_, _ = io.Copy(io.Discard, lifeline)
-		if !confined(sandbox) {
-			for killDescendants() > 0 {
-				time.Sleep(time.Millisecond) // they are reaped below
-			}
-		}
-		_ = syscall.Kill(pid, unix.SIGKILL)
+		_ = syscall.Kill(pid, unix.SIGKILL) // the rest follows below
 	})
 	for {
 		var status syscall.WaitStatus
@@ -200,7 +195,6 @@ func reapDescendants() {
 
 // runServe is the serve role: the machine's SSH server.
 func runServe(ctx context.Context, dir string) error {
-	heedNot(unix.SIGHUP, unix.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	report, err := inherited(fdReport, "report")

@@ -200,9 +200,7 @@ func (l ledger) living() (records []record, dead []string, err error) {
 			return nil, nil, err
 		}
 		if !alive {
-			if _, err := os.Stat(l.dir(id)); err == nil {
-				dead = append(dead, id)
-			}
+			dead = append(dead, id)
 			continue
 		}
 		rec, ok, err := l.read(id)

@@ -97,6 +97,20 @@ func TestBrokenRecord(t *testing.T) {
 	}
 }
 
+// TestBurySparesTheLiving: a machine that only looked dead, or was named by mistake, is left alone.
+func TestBurySparesTheLiving(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	m := c.rent(t, "t", 1)[0]
+	if err := (ledger{c.root}).buryAll(t.Context(), []string{m.ID, "m-000000000000"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.look(t, m.ID); got.State != providers.Running {
+		t.Errorf("the machine is %s", got.State)
+	}
+	c.remove(t, m)
+}
+
 func TestPrune(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)

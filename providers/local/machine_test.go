@@ -104,6 +104,50 @@ func TestCrash(t *testing.T) {
 	}
 }
 
+// TestStoppedInitDies: a guest that cannot notice the end of its hypervisor ends all the same.
+func TestStoppedInitDies(t *testing.T) {
+	inEachSandbox(t, func(t *testing.T, c *cloud) {
+		m := c.rent(t, "t", 1)[0]
+		c.sh(t, m, daemons)
+		rec, _, err := (ledger{c.root}).read(m.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if confined(c.sandbox) {
+			syscall.Kill(rec.Init.PID, syscall.SIGSTOP)
+			rec.Outer.kill()
+			waitFor(t, "the guest to go", func() bool { return sleeping(t, c, m.ID) == 0 })
+		} else {
+			c.killBoth(t, rec)
+			waitFor(t, "the port to close", func() bool {
+				conn, err := net.Dial("tcp", m.Machine.Address)
+				if err == nil {
+					conn.Close()
+				}
+				return err != nil
+			})
+			if sleeping(t, c, m.ID) == 0 {
+				t.Error("nothing to sweep is left, so this tests nothing")
+			}
+		}
+		// Whoever looks next sweeps what carries the machine's id.
+		c.ended(t, m.ID, "crashed")
+		for _, p := range strayed(t, c, m.ID) {
+			syscall.Kill(p, syscall.SIGKILL) // without its environment nothing tells whose it is
+		}
+	})
+}
+
+// killBoth ends a machine's two processes without giving either the time to end the guest.
+func (c *cloud) killBoth(t *testing.T, rec record) {
+	t.Helper()
+	syscall.Kill(rec.Outer.PID, syscall.SIGSTOP)
+	if !rec.Init.kill() || !rec.Outer.kill() {
+		t.Fatalf("kill %v and %v: no such processes", rec.Init, rec.Outer)
+	}
+	waitFor(t, "the lock of "+rec.ID, func() bool { alive, err := (ledger{c.root}).alive(rec.ID); return err == nil && !alive })
+}
+
 // TestHungHypervisor: a stopped hypervisor answers nobody, and can be deleted all the same.
 func TestHungHypervisor(t *testing.T) {
 	inEachSandbox(t, func(t *testing.T, c *cloud) {
@@ -149,6 +193,9 @@ func TestGuestEnvironment(t *testing.T) {
 	if sandboxes("")[0] != sandboxPlain {
 		if got := c.sh(t, m, `echo $$ $(cut -d' ' -f1 /proc/self/stat) && ps -o pid= -p 1 && stat -f -c %T $XDG_RUNTIME_DIR`); !strings.HasSuffix(got, "1\ntmpfs") || len(got) > 40 {
 			t.Errorf("pids and run folder: %q", got)
+		}
+		if got := c.sh(t, m, `ps -o args= -p 1`); !strings.Contains(got, " machine init "+dir) {
+			t.Errorf("process 1: %q", got)
 		}
 		if got := c.sh(t, m, `grep SigIgn /proc/self/status`); !strings.HasSuffix(got, "0000000000000000") {
 			t.Errorf("a guest ignores signals: %s", got)
@@ -324,156 +371,4 @@ func TestRekey(t *testing.T) {
 	}
 	before.Close()
 	c.remove(t, m)
-}
-
-// TestSibling: a machine rents another, which outlives it, and lists and deletes it from inside, where it cannot signal it.
-func TestSibling(t *testing.T) {
-	inEachSandbox(t, func(t *testing.T, c *cloud) {
-		head := c.rent(t, "t", 1)[0]
-		conn, err := c.login(t, head, c.host.Public)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rent := func(input []byte, args string) string {
-			var out, errs bytes.Buffer
-			exit, err := conn.Stream(t.Context(), quote(os.Args[0])+" rent "+args, sshexec.Streams{Stdin: bytes.NewReader(input), Stdout: &out, Stderr: &errs})
-			if err != nil || !exit.OK() {
-				t.Fatalf("%s: %v %v: %s", args, err, exit, errs.String())
-			}
-			return out.String()
-		}
-		create := func(token string) string {
-			req, err := json.Marshal(c.request(t, token, 1))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var result providers.CreateResult
-			if err := json.Unmarshal([]byte(rent(req, "create x")), &result); err != nil {
-				t.Fatal(err)
-			}
-			id := result.Machines[0].ID
-			waitFor(t, "the sibling to run", func() bool { return c.look(t, id).State == providers.Running })
-			return id
-		}
-		first, second, third := create("t1"), create("t2"), create("t3")
-		if got := rent(nil, "list r"); !strings.Contains(got, first) || !strings.Contains(got, second) {
-			t.Errorf("list from inside: %s", got)
-		}
-		rent(nil, "delete r "+first)
-		c.ended(t, first, "deleted")
-
-		// One that died under its namespace's horizon is cleared away from inside too.
-		rec, _, err := (ledger{c.root}).read(third)
-		if err != nil || !rec.Outer.kill() {
-			t.Fatalf("kill %v: %v", rec.Outer, err)
-		}
-		waitFor(t, "the lock of "+third, func() bool { alive, err := (ledger{c.root}).alive(third); return err == nil && !alive })
-		rent(nil, "list r")
-		if _, state, _ := (ledger{c.root}).find(third); state != past {
-			t.Errorf("the dead sibling was not cleared away from inside")
-		}
-
-		conn.Close()
-		c.remove(t, head)
-		if got := c.sh(t, c.look(t, second), "echo $LAUNCHER_MACHINE"); got != second {
-			t.Errorf("the sibling outlives the head: got %q, want %q", got, second)
-		}
-		c.remove(t, c.look(t, second))
-	})
-}
-
-// TestCreatorDies: whenever the creator is killed, what it made is listed with its tags, the same token makes nothing
-// more, and deleting leaves nothing.
-func TestCreatorDies(t *testing.T) {
-	t.Parallel()
-	c := newCloud(t)
-	for i := range 12 {
-		token := fmt.Sprintf("t-%d", i)
-		req := c.request(t, token, 4)
-		data, err := json.Marshal(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.Command(os.Args[0], "rent", "create", "x")
-		cmd.Env = append(os.Environ(), EnvRoot+"=") // of the test, else the sweep at its end takes it for a machine
-		cmd.Stdin = bytes.NewReader(bytes.Replace(data, []byte(`"config":{}`), []byte(fmt.Sprintf(`"config":{"root":%q}`, c.root)), 1))
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		timer := time.AfterFunc(time.Duration(i)*2*time.Millisecond, func() { cmd.Process.Kill() })
-		cmd.Wait()
-		timer.Stop()
-
-		before := tokens(c.list(t), token)
-		again, err := c.Create(t.Context(), req)
-		if err != nil {
-			t.Fatalf("killed after %d ms, then repeated: %v", 2*i, err)
-		}
-		if len(before) > 0 {
-			for _, m := range again.Machines {
-				if !slices.Contains(before, m.ID) {
-					t.Errorf("killed after %d ms: the repetition made %s more", 2*i, m.ID)
-				}
-			}
-		}
-		c.remove(t, c.list(t)...)
-		for _, r := range c.list(t) {
-			if r.Alive() || r.Tags[providers.TagRun] != "r" {
-				t.Errorf("killed after %d ms: %s is %s, tags %v", 2*i, r.ID, r.State, r.Tags)
-			}
-		}
-		waitFor(t, "all processes to go", func() bool { return len(c.processes(t)) == 0 })
-		if left, _ := filepath.Glob(filepath.Join(c.root, "machines", "*")); len(left) > 0 {
-			t.Errorf("killed after %d ms: left %v", 2*i, left)
-		}
-	}
-	// What it had half prepared goes with the next creation.
-	c.remove(t, c.rent(t, "last", 1)...)
-}
-
-func tokens(resources []providers.Resource, token string) []string {
-	var ids []string
-	for _, r := range resources {
-		if r.Machine.Token == token {
-			ids = append(ids, r.ID)
-		}
-	}
-	return ids
-}
-
-// TestDeepRoot: socket addresses are short, paths need not be.
-func TestDeepRoot(t *testing.T) {
-	t.Parallel()
-	root := filepath.Join(t.TempDir(), strings.Repeat("deep/", 30)+"it's a \"root\" $HOME")
-	if err := os.MkdirAll(root, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	c := newCloudAt(t, root)
-	ms := c.rent(t, "t", 2)
-	if got, want := c.sh(t, ms[0], "launcher-machine-lease 60 && echo $HOME"), filepath.Join((ledger{root}).dir(ms[0].ID), "home"); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if err := c.Update(t.Context(), providers.UpdateRequest{Run: "r", Machine: ms[0].ID, Tags: map[string]string{"a": "b"}}); err != nil {
-		t.Error(err)
-	}
-	// Folders that resist removal.
-	c.sh(t, ms[0], "mkdir -p cache/mod && echo x >cache/mod/file && chmod 500 cache/mod cache")
-	c.remove(t, ms...)
-}
-
-// TestTwoLaptops: whoever has the root has the cloud.
-func TestTwoLaptops(t *testing.T) {
-	t.Parallel()
-	c := newCloud(t)
-	m := c.rent(t, "t", 1)[0]
-	other := New(Options{Executable: c.opts.Executable})
-	config := fmt.Appendf(nil, `{"root":%q}`, c.root)
-	all, err := other.List(t.Context(), providers.Filter{Run: "r", Config: config})
-	if err != nil || len(all) != 1 || all[0].ID != m.ID {
-		t.Fatalf("got %v, %v", all, err)
-	}
-	if left, err := other.Delete(t.Context(), providers.DeleteRequest{Run: "r", Config: config, Resources: all}); err != nil || len(left) > 0 {
-		t.Fatalf("got %v, %v", left, err)
-	}
-	c.ended(t, m.ID, "deleted")
 }

@@ -1,4 +1,4 @@
-package agent
+package machine
 
 import (
 	"os"
@@ -31,7 +31,8 @@ func memoryTotal() int64 {
 	return int64(si.Totalram) * int64(si.Unit)
 }
 
-func memoryFree() int64 {
+// MemoryFree is in bytes; 0 where that cannot be told.
+func MemoryFree() int64 {
 	var si unix.Sysinfo_t
 	if err := unix.Sysinfo(&si); err != nil {
 		return 0
@@ -39,8 +40,8 @@ func memoryFree() int64 {
 	return int64(si.Freeram+si.Bufferram) * int64(si.Unit)
 }
 
-// load1 is the load average of one minute; the kernel gives it times 2^16, see sysinfo(2).
-func load1() float64 {
+// Load1 is the load average of one minute; the kernel gives it times 2^16, see sysinfo(2).
+func Load1() float64 {
 	var si unix.Sysinfo_t
 	if err := unix.Sysinfo(&si); err != nil {
 		return 0

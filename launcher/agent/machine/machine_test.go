@@ -1,4 +1,4 @@
-package agent
+package machine
 
 import (
 	"context"
@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/ephemeral-launcher/launcher/launcher/control"
 )
 
 // TestMachineLeaseLine: the machine's timer gets a line, by FIFO or socket; one that nobody reads is an error, not a
@@ -22,7 +20,7 @@ func TestMachineLeaseLine(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tell := MachineLease(fifo)
+	tell := Lease(fifo)
 	if err := tell(t.Context(), time.Minute); err == nil {
 		t.Error("no error without a reader")
 	}
@@ -45,7 +43,7 @@ func TestMachineLeaseLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	if err := MachineLease("socket")(t.Context(), time.Minute); err != nil {
+	if err := Lease("socket")(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := lis.Accept()
@@ -56,7 +54,7 @@ func TestMachineLeaseLine(t *testing.T) {
 	if n, _ := conn.Read(b); string(b[:n]) != "60\n" {
 		t.Errorf("socket got %q, want 60", b[:n])
 	}
-	if MachineLease("") != nil {
+	if Lease("") != nil {
 		t.Error("a lease without a path")
 	}
 }
@@ -77,13 +75,13 @@ func TestCommands(t *testing.T) {
 		b, _ := os.ReadFile(filepath.Join(bin, name))
 		return strings.TrimSpace(string(b))
 	}
-	if err := powerOff(nil)(t.Context()); err != nil || read("said") != "off" {
+	if err := PowerOff(nil)(t.Context()); err != nil || read("said") != "off" {
 		t.Errorf("power off: %v, said %q", err, read("said"))
 	}
-	if err := powerOff([]string{"broken"})(t.Context()); err == nil || !strings.Contains(err.Error(), "why") {
+	if err := PowerOff([]string{"broken"})(t.Context()); err == nil || !strings.Contains(err.Error(), "why") {
 		t.Errorf("power off by a broken command: %v, want its words", err)
 	}
-	if err := RekeyMachine(t.Context(), &control.Rekey{PrivateKeyPem: "PRIVATE"}); err != nil {
+	if err := Rekey(t.Context(), "PRIVATE"); err != nil {
 		t.Fatal(err)
 	}
 	if read("key") != "PRIVATE" || read("args") != "" {
@@ -106,9 +104,9 @@ func TestFileNotices(t *testing.T) {
 	}
 	write("2026-01-02T03:04:05.5Z")
 	ctx, cancel := context.WithCancel(t.Context())
-	seen := make(chan MachineNotice, 10)
+	seen := make(chan Notice, 10)
 	done := make(chan error, 1)
-	go func() { done <- FileNotices{path}.Watch(ctx, func(n MachineNotice) { seen <- n }) }()
+	go func() { done <- FileNotices{path}.Watch(ctx, func(n Notice) { seen <- n }) }()
 	want := time.Date(2026, 1, 2, 3, 4, 5, 5e8, time.UTC)
 	if n := <-seen; !n.Deadline.Equal(want) || n.Withdrawn || n.Source != "file" {
 		t.Errorf("notice %+v, want deadline %v", n, want)
@@ -131,7 +129,7 @@ func TestFileNotices(t *testing.T) {
 }
 
 func TestFacts(t *testing.T) {
-	f := ReadFacts()
+	f := Read()
 	if f.CPUs < 1 || f.MemoryBytes < 1<<20 || f.Hostname == "" || f.BootID == "" {
 		t.Errorf("facts %+v", f)
 	}

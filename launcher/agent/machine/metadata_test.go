@@ -1,4 +1,4 @@
-package agent
+package machine
 
 import (
 	"context"
@@ -93,27 +93,27 @@ func TestMetadataNotices(t *testing.T) {
 	const azure = `{"EventId":"e%d","EventType":%q,"ResourceType":"VirtualMachine","Resources":["other",%q],"NotBefore":"Mon, 19 Sep 2016 18:29:47 GMT"}`
 	for name, test := range map[string]struct {
 		source, before, notice string
-		want                   MachineNotice
+		want                   Notice
 		anyDeadline            bool
 	}{
 		"aws": {"aws", "", `{"action":"terminate","time":"2026-01-02T03:04:05Z"}`,
-			MachineNotice{ID: "aws-terminate", Source: "aws", Deadline: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, false},
-		"gcp": {"gcp", "", "TRUE", MachineNotice{ID: "gcp-preempted", Source: "gcp"}, true},
+			Notice{ID: "aws-terminate", Source: "aws", Deadline: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, false},
+		"gcp": {"gcp", "", "TRUE", Notice{ID: "gcp-preempted", Source: "gcp"}, true},
 		"azure": {"azure", fmt.Sprintf(azure, 1, "Preempt", "not-me") + "," + fmt.Sprintf(azure, 2, "Freeze", "vm-1"),
 			fmt.Sprintf(azure, 3, "Preempt", "VM-1"),
-			MachineNotice{ID: "e3", Source: "azure", Deadline: time.Date(2016, 9, 19, 18, 29, 47, 0, time.UTC)}, false},
+			Notice{ID: "e3", Source: "azure", Deadline: time.Date(2016, 9, 19, 18, 29, 47, 0, time.UTC)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			service := &fakeMetadata{answer: test.before, changed: make(chan struct{}), expired: true}
 			server := httptest.NewServer(service)
 			defer server.Close()
 			ctx, cancel := context.WithCancel(t.Context())
-			seen := make(chan MachineNotice, 10)
+			seen := make(chan Notice, 10)
 			done := make(chan error, 1)
 			go func() {
-				done <- MetadataNotices{Source: test.source, Base: server.URL, Client: server.Client()}.Watch(ctx, func(n MachineNotice) { seen <- n })
+				done <- MetadataNotices{Source: test.source, Base: server.URL, Client: server.Client()}.Watch(ctx, func(n Notice) { seen <- n })
 			}()
-			next := func() MachineNotice {
+			next := func() Notice {
 				n := <-seen
 				if test.anyDeadline {
 					n.Deadline = time.Time{}

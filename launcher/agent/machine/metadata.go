@@ -1,4 +1,4 @@
-package agent
+package machine
 
 import (
 	"bytes"
@@ -18,6 +18,8 @@ const (
 	metadataEvery = time.Second
 	// metadataTimeout bounds one request. The first one to Azure's may take two minutes.
 	metadataTimeout = 150 * time.Second
+	// maxAnswer bounds what is read of one answer, in bytes.
+	maxAnswer = 1 << 20
 	// gcpWait is how long GCP's service is asked to hold a request.
 	gcpWait = 60 * time.Second
 )
@@ -36,7 +38,7 @@ type MetadataNotices struct {
 }
 
 // Watch asks until ctx ends.
-func (m MetadataNotices) Watch(ctx context.Context, seen func(MachineNotice)) error {
+func (m MetadataNotices) Watch(ctx context.Context, seen func(Notice)) error {
 	if m.Client == nil {
 		transport := &http.Transport{MaxIdleConns: 1, IdleConnTimeout: 2 * gcpWait}
 		defer transport.CloseIdleConnections()
@@ -45,7 +47,7 @@ func (m MetadataNotices) Watch(ctx context.Context, seen func(MachineNotice)) er
 	if m.Base == "" {
 		m.Base = "http://169.254.169.254"
 	}
-	var look func(context.Context) ([]MachineNotice, error)
+	var look func(context.Context) ([]Notice, error)
 	pause := metadataEvery
 	switch m.Source {
 	case "aws":
@@ -57,7 +59,7 @@ func (m MetadataNotices) Watch(ctx context.Context, seen func(MachineNotice)) er
 	default:
 		return fmt.Errorf("watch notices: no metadata service %q", m.Source)
 	}
-	before := map[string]MachineNotice{}
+	before := map[string]Notice{}
 	for {
 		notices, err := look(ctx)
 		if ctx.Err() != nil {
@@ -65,7 +67,7 @@ func (m MetadataNotices) Watch(ctx context.Context, seen func(MachineNotice)) er
 		} else if err != nil {
 			return fmt.Errorf("watch notices of %s: %w", m.Source, err)
 		}
-		now := map[string]MachineNotice{}
+		now := map[string]Notice{}
 		for _, n := range notices {
 			n.Source = m.Source
 			now[n.ID] = n
@@ -107,7 +109,7 @@ func (m MetadataNotices) ask(ctx context.Context, method, path string, headers .
 		return 0, nil, nil, err
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxBody))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	return response.StatusCode, bytes.TrimSpace(body), response.Header, err
 }
 
@@ -116,7 +118,7 @@ type awsNotices struct {
 	token string
 }
 
-func (a *awsNotices) look(ctx context.Context) ([]MachineNotice, error) {
+func (a *awsNotices) look(ctx context.Context) ([]Notice, error) {
 	for range 2 {
 		if a.token == "" {
 			code, body, _, err := a.m.ask(ctx, "PUT", "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds", "21600")
@@ -144,7 +146,7 @@ func (a *awsNotices) look(ctx context.Context) ([]MachineNotice, error) {
 		if err := json.Unmarshal(body, &action); err != nil {
 			return nil, fmt.Errorf("instance-action: %w", err)
 		}
-		return []MachineNotice{{ID: "aws-" + action.Action, Deadline: action.Time}}, nil
+		return []Notice{{ID: "aws-" + action.Action, Deadline: action.Time}}, nil
 	}
 	return nil, errors.New("token: not accepted")
 }
@@ -155,7 +157,7 @@ type gcpNotices struct {
 	at   time.Time // when it was first seen
 }
 
-func (g *gcpNotices) look(ctx context.Context) ([]MachineNotice, error) {
+func (g *gcpNotices) look(ctx context.Context) ([]Notice, error) {
 	path := "/computeMetadata/v1/instance/preempted"
 	if g.etag != "" {
 		path += fmt.Sprintf("?wait_for_change=true&timeout_sec=%d&last_etag=%s", int(gcpWait.Seconds()), g.etag)
@@ -177,7 +179,7 @@ func (g *gcpNotices) look(ctx context.Context) ([]MachineNotice, error) {
 	if g.at.IsZero() {
 		g.at = time.Now()
 	}
-	return []MachineNotice{{ID: "gcp-preempted", Deadline: g.at}}, nil
+	return []Notice{{ID: "gcp-preempted", Deadline: g.at}}, nil
 }
 
 type azureNotices struct {
@@ -185,7 +187,7 @@ type azureNotices struct {
 	name string // of this machine: the document has the events of its whole group
 }
 
-func (a *azureNotices) look(ctx context.Context) ([]MachineNotice, error) {
+func (a *azureNotices) look(ctx context.Context) ([]Notice, error) {
 	if a.name == "" {
 		code, body, _, err := a.m.ask(ctx, "GET", "/metadata/instance/compute/name?api-version=2021-02-01&format=text", "Metadata", "true")
 		if err != nil || code != http.StatusOK || len(body) == 0 {
@@ -211,7 +213,7 @@ func (a *azureNotices) look(ctx context.Context) ([]MachineNotice, error) {
 	if err := json.Unmarshal(body, &document); err != nil {
 		return nil, fmt.Errorf("scheduled events: %w", err)
 	}
-	var notices []MachineNotice
+	var notices []Notice
 	for _, e := range document.Events {
 		mine := false
 		for _, r := range e.Resources {
@@ -224,7 +226,7 @@ func (a *azureNotices) look(ctx context.Context) ([]MachineNotice, error) {
 		if err != nil {
 			deadline = time.Now().Truncate(time.Minute) // it has begun: any moment
 		}
-		notices = append(notices, MachineNotice{ID: e.EventID, Deadline: deadline})
+		notices = append(notices, Notice{ID: e.EventID, Deadline: deadline})
 	}
 	return notices, nil
 }

@@ -1,4 +1,6 @@
-package agent
+// Package machine is what an agent knows of the machine it runs on and does to it: facts, notices of preemption,
+// folders to watch, the host key, the end.
+package machine
 
 import (
 	"bytes"
@@ -13,8 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/ephemeral-launcher/launcher/launcher/control"
 )
 
 // Facts is what a machine is made of.
@@ -30,8 +30,8 @@ type Facts struct {
 // GPU is one accelerator.
 type GPU struct{ Model, UUID string }
 
-// ReadFacts looks at this machine.
-func ReadFacts() Facts {
+// Read looks at this machine.
+func Read() Facts {
 	f := Facts{BootID: bootID(), CPUs: runtime.NumCPU(), MemoryBytes: memoryTotal(), GPUs: readGPUs()}
 	f.Hostname, _ = os.Hostname()
 	addrs, _ := net.InterfaceAddrs()
@@ -43,18 +43,8 @@ func ReadFacts() Facts {
 	return f
 }
 
-func (f Facts) report() *control.HelloReport {
-	h := &control.HelloReport{
-		BootId: f.BootID, Hostname: f.Hostname, Os: runtime.GOOS, Arch: runtime.GOARCH,
-		Cpus: uint32(f.CPUs), MemoryBytes: f.MemoryBytes, Addresses: f.Addresses,
-	}
-	for _, g := range f.GPUs {
-		h.Gpus = append(h.Gpus, &control.GPU{Model: g.Model, Uuid: g.UUID})
-	}
-	return h
-}
-
-func diskFree(dir string) int64 {
+// DiskFree is how many bytes a process may still write where dir lies; 0 if that cannot be told.
+func DiskFree(dir string) int64 {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0
@@ -85,8 +75,8 @@ func asRoot(argv ...string) []string {
 	return append([]string{"sudo", "-n"}, argv...)
 }
 
-// powerOff returns what ends the machine: command, or poweroff as the user, then as root.
-func powerOff(command []string) func(context.Context) error {
+// PowerOff returns what ends the machine: command, or poweroff as the user, then as root.
+func PowerOff(command []string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
@@ -116,18 +106,18 @@ done
 systemctl reload ssh 2>/dev/null || systemctl reload sshd
 `
 
-// RekeyMachine gives the machine another SSH host key: by its own command launcher-machine-rekey, which reads the
+// Rekey gives the machine another SSH host key (OpenSSH PEM): by its own command launcher-machine-rekey, which reads the
 // private key from standard input (machines of provider local have it), else that of its OpenSSH server.
-func RekeyMachine(ctx context.Context, order *control.Rekey) error {
+func Rekey(ctx context.Context, privateKey string) error {
 	if path, err := exec.LookPath("launcher-machine-rekey"); err == nil {
-		return runCommand(ctx, order.PrivateKeyPem, path)
+		return runCommand(ctx, privateKey, path)
 	}
-	return runCommand(ctx, order.PrivateKeyPem, asRoot("sh", "-c", rekeyScript)...)
+	return runCommand(ctx, privateKey, asRoot("sh", "-c", rekeyScript)...)
 }
 
-// MachineLease returns what passes the node lease on to the timer of a machine of provider local: a line with the
+// Lease returns what passes the node lease on to the timer of a machine of provider local: a line with the
 // seconds left, into the FIFO or unix socket at path. nil without a path.
-func MachineLease(path string) func(context.Context, time.Duration) error {
+func Lease(path string) func(context.Context, time.Duration) error {
 	if path == "" {
 		return nil
 	}

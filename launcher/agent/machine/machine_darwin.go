@@ -1,4 +1,4 @@
-package agent
+package machine
 
 import (
 	"time"
@@ -26,8 +26,10 @@ func memoryTotal() int64 {
 	return int64(n)
 }
 
-func memoryFree() int64 { return 0 } // not cheap to know
+// MemoryFree is in bytes; 0 where that cannot be told.
+func MemoryFree() int64 { return 0 } // not cheap to know
 
-func load1() float64 { return 0 }
+// Load1 is the load average of one minute; 0 where that cannot be told.
+func Load1() float64 { return 0 }
 
 func readGPUs() []GPU { return nil }
