@@ -44,6 +44,8 @@ type Options struct {
 	OnlyNew bool
 	// CallerCIDRs are what ssh_from = "caller" stands for: the addresses this caller is seen from. Needed only on providers with separate hosts.
 	CallerCIDRs []string
+	// Network is how the head is reached; the zero value is the real one, a test hands in memory.
+	Network head.Network
 	// Version goes into the journal.
 	Version string
 	// Door numbers the effects of this process, for tests; nil: they pass.

@@ -341,7 +341,7 @@ func (l *worldLine) journal(ctx context.Context, r *control.WorldReport) (*contr
 		return answer, nil // an older process of this client died between its disk and its answer
 	}
 	if err := l.owner.journal.Append(ctx, events...); err != nil {
-		if broken := l.owner.journal.Append(ctx); broken != nil {
+		if broken := l.owner.journal.Err(); broken != nil {
 			l.owner.fail(broken) // a journal that cannot be written ends this process's part
 			return nil, broken
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/ephemeral-launcher/launcher/bootstrap/sshexec"
 	"github.com/ephemeral-launcher/launcher/bootstrap/sshkey"
 	"github.com/ephemeral-launcher/launcher/launcher/control"
+	"github.com/ephemeral-launcher/launcher/launcher/head"
 	"github.com/ephemeral-launcher/launcher/launcher/journal"
 )
 
@@ -46,41 +47,42 @@ func (c *connection) Close() {
 	c.ssh.Close()
 }
 
-// joinLine is what `launcher head join` reads first; see package head.
-type joinLine struct {
-	Run       string        `json:"run"`
-	Folder    string        `json:"folder"`
-	NodeLease time.Duration `json:"node_lease"`
-}
-
 // dialer is what it takes to reach a run's head.
 type dialer struct {
 	run       string
 	job       *Job
 	clientKey []byte
 	binaries  *bootstrap.Binaries
+	network   head.Network
 }
 
 // dial makes one try to reach the head and to start, or find, its program.
 func (d dialer) dial(ctx context.Context, node *journal.Node) (*connection, error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
-	conn, err := sshexec.DialWhenUp(dialing, sshexec.Target{
-		Addr: node.Machine.Address, User: node.Machine.User, Keys: [][]byte{d.clientKey}, HostKeys: node.HostKeys(),
-	}, sshexec.Pacing{})
+	target := sshexec.Target{Addr: node.Machine.Address, User: node.Machine.User, Keys: [][]byte{d.clientKey}, HostKeys: node.HostKeys()}
+	var conn *sshexec.Conn
+	var err error
+	if d.network.Dial != nil {
+		conn, err = d.network.Dial(dialing, target)
+	} else {
+		conn, err = sshexec.DialWhenUp(dialing, target, sshexec.Pacing{})
+	}
 	cancel()
 	if err != nil {
 		return nil, err
 	}
-	join, err := json.Marshal(joinLine{Run: d.run, NodeLease: d.job.Limits.NodeLease})
+	join, err := json.Marshal(head.Join{Run: d.run, NodeLease: d.job.Limits.NodeLease})
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	starting, cancel := context.WithTimeout(ctx, bootstrapTimeout)
 	defer cancel()
-	stream, err := bootstrap.Start(starting, conn, bootstrap.Program{
-		Name: program, Args: "head join", Greeting: "LAUNCHER-HEAD 1", Join: join, Binaries: d.binaries,
-	})
+	start := bootstrap.Start
+	if d.network.Start != nil {
+		start = d.network.Start
+	}
+	stream, err := start(starting, conn, bootstrap.Program{Name: program, Args: "head join", Greeting: head.Greeting, Join: join, Binaries: d.binaries})
 	if err != nil {
 		conn.Close()
 		return nil, err

@@ -155,6 +155,17 @@ func (o Options) provider(name string) (providers.Provider, error) {
 
 // binaries finds the programs for the machines.
 func (o Options) binaries() (*bootstrap.Binaries, error) {
+	b, err := o.findBinaries()
+	if err != nil {
+		return nil, err
+	}
+	if home, err := o.HomeFolder(); err == nil {
+		b.CacheIn(filepath.Join(home, "cache"))
+	}
+	return b, nil
+}
+
+func (o Options) findBinaries() (*bootstrap.Binaries, error) {
 	if o.Binaries != nil {
 		return bootstrap.NewBinaries(o.Binaries)
 	}

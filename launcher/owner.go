@@ -103,7 +103,7 @@ func blankOwner(opts Options, f folder, j *journal.Journal) *owner {
 		opts: opts, folder: f, journal: j, log: opts.log().With("run", f.run), handedOver: make(chan struct{}),
 		connected: make(chan struct{}), ordered: make(chan struct{}), toldNow: make(chan struct{}),
 	}
-	o.run = f.run
+	o.run, o.network = f.run, opts.Network
 	return o
 }
 

@@ -196,7 +196,7 @@ func newGuest(ctx context.Context, opts Options, f folder) (*guest, error) {
 		client.Close()
 		return nil, err
 	}
-	g.run = f.run
+	g.run, g.network = f.run, opts.Network
 	return g, nil
 }
 

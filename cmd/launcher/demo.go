@@ -89,10 +89,10 @@ type stage struct {
 	handle     *launcher.Handle
 
 	// What was seen so far; play's goroutine owns it.
-	state      journal.State
-	step       int
-	losses     map[int]*lossRange // by generation
-	toldLoss   int                // the step of the last line about the loss
+	state    journal.State
+	step     int
+	losses   map[int]*lossRange // by generation
+	toldLoss int                // the step of the last line about the loss
 }
 
 // lossRange is how the loss went in one generation.
@@ -102,8 +102,8 @@ type lossRange struct {
 	first, last         float64
 }
 
-func (s *stage) home() string     { return filepath.Join(s.folder, "home") }
-func (s *stage) root() string     { return filepath.Join(s.folder, "cloud") }
+func (s *stage) home() string { return filepath.Join(s.folder, "home") }
+func (s *stage) root() string { return filepath.Join(s.folder, "cloud") }
 func (s *stage) recovery() string {
 	run := s.state.Run
 	if run == "" {

@@ -78,7 +78,6 @@ type Agent struct {
 	notices     map[string]*control.Notice
 	workdirHash string
 	setups      map[string]*control.SetupDone // those that ran; a nil one runs
-	put         map[string]string             // names in the checkpoint folder that we put there ourselves, with their hash
 	checkpoints []*control.Checkpoint
 	watched     string // checkpoint folder that is watched
 	progressed  time.Time
@@ -124,8 +123,8 @@ func New(o Options) (*Agent, error) {
 		logs: output.NewLog(o.LogLimit), store: tunnel.NewOpener(), leases: newLeases(o.Uptime),
 		tasks: make(chan func(context.Context)), over: make(chan struct{}),
 		changed: make(chan struct{}), notices: map[string]*control.Notice{},
-		setups: map[string]*control.SetupDone{}, put: map[string]string{},
-		world: &control.World{},
+		setups: map[string]*control.SetupDone{},
+		world:  &control.World{},
 	}
 	a.reports = newReports()
 	for _, dir := range []string{o.Join.Folder, o.Join.Workdir, a.path("run"), a.path("tmp"), a.path("scratch")} {

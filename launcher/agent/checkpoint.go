@@ -71,7 +71,7 @@ func (a *Agent) arrived(ctx context.Context, dir, name string, step int64) {
 	}
 	a.mu.Lock()
 	generation := a.newest
-	if a.put[name] == hash || slices.ContainsFunc(a.checkpoints, func(c *control.Checkpoint) bool {
+	if slices.ContainsFunc(a.checkpoints, func(c *control.Checkpoint) bool {
 		return c.Name == name && c.Hash == hash
 	}) {
 		a.mu.Unlock()

@@ -95,8 +95,8 @@ func (a *Agent) swapIn(ctx context.Context, h *control.FileHeader, place string,
 			return 0, fmt.Errorf("put: content is %s, not %s as announced", hash, h.Hash)
 		}
 		a.mu.Lock()
-		a.put[h.Name] = hash // before it appears: it is not news
-		a.remember(&control.Checkpoint{Name: h.Name, Size: size, Hash: hash})
+		a.remember( // before it appears: it is not news
+			&control.Checkpoint{Name: h.Name, Size: size, Hash: hash})
 		a.mu.Unlock()
 	}
 	a.files.Lock() // not held over what the network does: a Put that is stalled does not hold up the next one

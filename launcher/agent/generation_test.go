@@ -180,6 +180,11 @@ func TestNaturalEnd(t *testing.T) {
 		if n := strings.Count(got.LastLines, "\n"); n != tailLines || !strings.HasSuffix(got.LastLines, "boom\n") {
 			t.Errorf("last lines: %d, %q", n, got.LastLines)
 		}
+		h.send(endOrder(1, control.EndMode_ON_PURPOSE, "SIGUSR1", time.Second))
+		synctest.Wait()
+		if diff := cmp.Diff(r.runner.log(), []string{"0s tell 1000 SIGUSR1"}); diff != "" {
+			t.Errorf("signals with one rank gone (-got +want):\n%s", diff)
+		}
 		a.exit(exited(0))
 		if got := await(h, (*control.Report).GetExited); got.Rank != 2 || got.Code != 0 {
 			t.Errorf("exit of rank %d with %d", got.Rank, got.Code)
@@ -221,6 +226,11 @@ func TestEndOfAFailedStart(t *testing.T) {
 		h.send(startOrder(2, 1, "train")) // waits for 1, which takes its time to die
 		h.send(endOrder(2, control.EndMode_KILL, "", 0))
 		synctest.Wait()
+		r.runner.mu.Lock()
+		if r.runner.fail == nil {
+			t.Error("a generation began while the one before was there")
+		}
+		r.runner.mu.Unlock()
 		(<-r.runner.started).exit(process.Exit{Code: -1, Signal: "SIGKILL"})
 		await(h, (*control.Report).GetStartFailed)
 		if got := await(h, (*control.Report).GetEnded); got.Generation != 2 {

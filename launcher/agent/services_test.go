@@ -370,7 +370,7 @@ func TestFiles(t *testing.T) {
 	// it is not news.
 	h.send(&control.Order{Body: &control.Order_Start{Start: &control.Start{
 		World: world(1), Procs: 1, WorldSize: 1, Checkpoint: "ckpt",
-		Command: `cd $LAUNCHER_CHECKPOINT && head -c 300000 /dev/urandom >.part && mv .part step-1; sleep 1000`,
+		Command: `cd $LAUNCHER_CHECKPOINT && echo x >x && mv x .hidden && head -c 300000 /dev/urandom >.part && mv .part step-1; sleep 1000`,
 	}}})
 	c := await(h, (*control.Report).GetCheckpoint)
 	if c.Name != "step-1" || c.Size != 300_000 || c.Generation != 1 {
@@ -562,6 +562,24 @@ func TestFormerAgent(t *testing.T) {
 		t.Errorf("it ended by %+v, want SIGKILL", got)
 	}
 	left.Close()
+}
+
+// TestWorldShowsOnce: a notice that the machine and the head both tell of is one, and an older world is none.
+func TestWorldShowsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.notice(machine.Notice{ID: "a", Source: "file", Deadline: time.Now().Add(time.Minute)})
+		w := world(5)
+		w.Notices = []*control.NodeNotice{{Node: "n0", Slot: 3}, {Node: "n9"}}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.setWorld(w)
+		r.setWorld(world(4))
+		got := r.viewWorld()
+		if got.Generation != 5 || len(got.Notices) != 2 || !got.Notices[0].Own || got.Notices[1].Own {
+			t.Errorf("world %+v, want generation 5 with an own notice and another's", got)
+		}
+	})
 }
 
 // TestExecEndsWithTheCall: a command whose caller has gone does not stay.

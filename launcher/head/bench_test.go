@@ -2,15 +2,19 @@ package head
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/ephemeral-launcher/launcher/bootstrap"
@@ -33,6 +37,40 @@ type benchRun struct {
 	shown    int
 	close    func() error
 }
+
+// shipped is the agent as it ships: stripped, and compressed no more than once, as on a head that prepares while its workers boot.
+type shipped struct {
+	program  []byte
+	sha256   string
+	binaries *bootstrap.Binaries
+}
+
+var shippedAgent = sync.OnceValues(func() (s shipped, err error) {
+	dir, err := os.MkdirTemp("", "launcher-agent-")
+	if err != nil {
+		return s, err
+	}
+	defer os.RemoveAll(dir)
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "../../cmd/launcher-agent")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return s, fmt.Errorf("build agent: %w: %s", err, out)
+	}
+	if s.program, err = os.ReadFile(filepath.Join(dir, "launcher-agent")); err != nil {
+		return s, err
+	}
+	platform := runtime.GOOS + "-" + runtime.GOARCH
+	s.sha256 = fmt.Sprintf("%x", sha256.Sum256(s.program))
+	s.binaries, err = bootstrap.NewBinaries(fstest.MapFS{
+		bootstrap.SumsFile:           {Data: []byte(s.sha256 + "  " + platform + "/launcher-agent\n")},
+		platform + "/launcher-agent": {Data: s.program},
+	})
+	if err != nil {
+		return s, err
+	}
+	_, err = s.binaries.Gzip(platform, "launcher-agent")
+	return s, err
+})
 
 // lateCloud is a provider that may list a machine as running long after its death, so that nothing but silence tells.
 type lateCloud struct {
@@ -98,11 +136,7 @@ func startBenchRun(b *testing.B, o benchOptions) (*benchRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := buildAgent()
-	if err != nil {
-		return nil, err
-	}
-	binaries, err := bootstrap.NewBinaries(os.DirFS(dir))
+	program, err := shippedAgent()
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +160,7 @@ func startBenchRun(b *testing.B, o benchOptions) (*benchRun, error) {
 		return nil, err
 	}
 	r.world, err = NewWorld(WorldConfig{
-		RunID: o.id, Epoch: 1, Job: job, Info: info, WorkerKey: worker.Private, Binaries: binaries, Folder: folder, Clock: clock,
+		RunID: o.id, Epoch: 1, Job: job, Info: info, WorkerKey: worker.Private, Binaries: program.binaries, Folder: folder, Clock: clock,
 		Record: func(ctx context.Context, events ...journal.Event) error {
 			for _, e := range events {
 				if o.recorded != nil {

@@ -99,33 +99,21 @@ func (p *watchedPath) close() error {
 }
 
 // placedAgent is a copy of the agent under the name by which bootstrap looks for it.
-func placedAgent(b *testing.B) (string, error) {
-	dir, err := buildAgent()
+func placedAgent(b *testing.B) string {
+	agent, err := shippedAgent()
 	if err != nil {
-		return "", err
+		b.Fatal(err)
 	}
-	binaries, err := bootstrap.NewBinaries(os.DirFS(dir))
-	if err != nil {
-		return "", err
+	file := filepath.Join(b.TempDir(), "launcher-agent-"+agent.sha256)
+	if err := os.WriteFile(file, agent.program, 0o700); err != nil {
+		b.Fatal(err)
 	}
-	hashes, err := binaries.Hashes("launcher-agent")
-	if err != nil {
-		return "", err
-	}
-	program, err := os.ReadFile(filepath.Join(dir, hashes[0].Platform, "launcher-agent"))
-	if err != nil {
-		return "", err
-	}
-	file := filepath.Join(b.TempDir(), "launcher-agent-"+hashes[0].SHA256)
-	return file, os.WriteFile(file, program, 0o700)
+	return file
 }
 
 // BenchmarkJoin counts round trips from the SYN to node.joined on a line of 80 ms, and takes the time without a delay.
 func BenchmarkJoin(b *testing.B) {
-	placed, err := placedAgent(b)
-	if err != nil {
-		b.Fatal(err)
-	}
+	placed := placedAgent(b)
 	for _, c := range []struct {
 		name      string
 		agentFile string

@@ -47,8 +47,12 @@ type simulation struct {
 	program  program
 	client   *simClient
 	// done is closed by finish: programs that wait for it exit 0.
-	done     chan struct{}
-	finished sync.Once
+	done chan struct{}
+	// fail makes one rank process that listens fail.
+	fail chan struct{}
+	// loseAdoptReply, if set, is closed when the head has taken over, and the client does not hear of it.
+	loseAdoptReply chan struct{}
+	finished       sync.Once
 
 	mu      sync.Mutex // guards all below
 	guests  []*guest   // in order of boot
@@ -131,7 +135,7 @@ func newSimulation(t *testing.T, o simOptions) *simulation {
 	}
 	s := &simulation{
 		t: t, seed: o.seed, job: job, began: time.Now(), net: sshd.NewNet(o.seed, 2*time.Millisecond, 30*time.Millisecond), binaries: simBinaries(),
-		program: o.program, done: make(chan struct{}), byID: map[string]*guest{}, ended: map[string]time.Time{}, mute: map[string]bool{},
+		program: o.program, done: make(chan struct{}), fail: make(chan struct{}), byID: map[string]*guest{}, ended: map[string]time.Time{}, mute: map[string]bool{},
 	}
 	if s.program == nil {
 		s.program = trainUntilDone

@@ -87,6 +87,9 @@ func newCloudAt(t testing.TB, root string) *cloud {
 			}
 			left.kill()
 		}
+		for _, pid := range strayed(t, c, "") {
+			syscall.Kill(pid, syscall.SIGKILL) // of a test that failed in the middle
+		}
 		waitFor(t, "the last processes to go", func() bool { return len(c.processes(t)) == 0 })
 		if !t.Failed() {
 			for _, left := range c.folders() {

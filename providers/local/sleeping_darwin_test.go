@@ -9,7 +9,7 @@ func sleeping(t *testing.T, c *cloud, id string) int {
 }
 
 // strayed lists them.
-func strayed(t *testing.T, _ *cloud, id string) []int {
+func strayed(t testing.TB, _ *cloud, id string) []int {
 	t.Helper()
 	carriers, err := carriersOf(EnvMachine + "=" + id)
 	if err != nil {

@@ -15,7 +15,7 @@ func sleeping(t *testing.T, c *cloud, id string) int {
 }
 
 // strayed lists them.
-func strayed(t *testing.T, c *cloud, id string) []int {
+func strayed(t testing.TB, c *cloud, id string) []int {
 	t.Helper()
 	all, err := pids()
 	if err != nil {

@@ -106,7 +106,7 @@ func fifo(t testing.TB, folder, name string) <-chan struct{} {
 	}()
 	t.Cleanup(func() {
 		if f, err := os.OpenFile(path, os.O_RDWR, 0); err == nil { // lets go of a reader that waits
-			defer f.Close()
+			f.Close()
 		}
 		<-closed
 	})

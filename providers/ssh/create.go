@@ -222,8 +222,6 @@ func (b *batch) lease(ctx context.Context, c candidate, index int) (*found, erro
 			return nil, providers.Errorf(providers.Internal, "", "take %s: unknown time %q", c.host.address, lines[1])
 		}
 		return nil, providers.Errorf(providers.Capacity, "", "host %s is leased until %s", c.host.address, time.Unix(end, 0).UTC().Format(time.RFC3339))
-	case "ended":
-		return nil, providers.Errorf(providers.Capacity, "", "host %s had a machine of this token, which ended", c.host.address)
 	}
 	return nil, providers.Errorf(providers.Internal, "", "take %s: unknown answer %q", c.host.address, lines[0])
 }

@@ -23,7 +23,7 @@ var hostScript string
 
 // The operations of host.sh.
 const (
-	opTake   = "take"   // took | have RECORD | busy UNTIL | ended
+	opTake   = "take"   // took | have RECORD | busy UNTIL
 	opList   = "list"   // lines of machines, then done
 	opEnd    = "end"    // ended | absent | foreign
 	opDrop   = "drop"   // the same, as if it had never been

@@ -3,7 +3,7 @@
 #
 #   ~/.launcher-host/HOST/lease     id, run, token, end of the boot lease, record: one line each; who has it has the host
 #   ~/.launcher-host/HOST/m/ID/     the machine: login, bin, home, tmp, run, lease (see the package comment)
-#   ~/.launcher-host/HOST/ended/ID  the lease's lines, why it ended and when; kept for a day, so that a token is not used twice
+#   ~/.launcher-host/HOST/ended/ID  the lease's lines, why it ended and when; kept for a day: Create looks for tokens here
 #   ~/.launcher-host/login          takes a login of a run's to that run's machine on the host where it arrives
 #   ~/.ssh/authorized_keys          the run's keys, each with that as its command and the machine's id as comment
 #
@@ -174,11 +174,6 @@ END
 
 op_take() {
 	tidy
-	if [ -d "$base/ended" ]; then
-		for f in "$base"/ended/*; do
-			[ -e "$f" ] && [ "$(sed -n 3p "$f")" = "$token" ] && { echo ended; return; }
-		done
-	fi
 	if [ -n "$l_id" ]; then
 		if [ "$l_token" = "$token" ]; then
 			printf 'have\n%s\n' "$l_record"

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -383,6 +385,48 @@ func TestTwoRuns(t *testing.T) {
 	}
 	if left, err := s.Delete(t.Context(), providers.DeleteRequest{Config: s.config(), Run: "r2", Resources: []providers.Resource{{ID: second.Machines[0].ID}}}); err != nil || len(left) > 0 {
 		t.Errorf("%v, %v", left, err)
+	}
+}
+
+// TestLock: whatever changes a host waits for the lock on its home folder.
+func TestLock(t *testing.T) {
+	s := newSite(t, 1)
+	if _, err := exec.LookPath("flock"); err != nil {
+		t.Skip("no flock(1) here")
+	}
+	home, err := os.Open(s.hosts[0].home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer home.Close()
+	if err := syscall.Flock(int(home.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if all, err := s.List(ctx, providers.Filter{Config: s.config()}); providers.CodeOf(err) != providers.Unavailable {
+		t.Errorf("while it is locked: %v, %v", all, err)
+	}
+	if err := syscall.Flock(int(home.Fd()), syscall.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	s.list(t)
+}
+
+// TestUpdateLosesNoChange: an update made from what another has changed since is not written.
+func TestUpdateLosesNoChange(t *testing.T) {
+	s := newSite(t, 1)
+	result, err := s.Create(t.Context(), s.request(t, "r", "t", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := parse("update", s.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := cfg.hosts[0].visit(t.Context(), cfg.key, order{op: opUpdate, id: result.Machines[0].ID, run: "r", record: "{}", previous: "stale"})
+	if err != nil || lines[0] != "changed" {
+		t.Errorf("got %v, %v", lines, err)
 	}
 }
 

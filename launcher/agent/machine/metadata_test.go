@@ -18,7 +18,7 @@ type fakeMetadata struct {
 	answer  string        // guarded by mu; empty: there is no notice
 	version int           // guarded by mu
 	changed chan struct{} // guarded by mu; closed when the answer changes
-	expired bool          // guarded by mu: the token is, once
+	tokens  int           // guarded by mu: given so far
 }
 
 func (f *fakeMetadata) set(answer string) {
@@ -44,14 +44,16 @@ func (f *fakeMetadata) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(400)
 			return
 		}
-		fmt.Fprint(w, "token")
+		f.mu.Lock()
+		f.tokens++
+		fmt.Fprint(w, "token", f.tokens)
+		f.mu.Unlock()
 	case "/latest/meta-data/spot/instance-action":
 		f.mu.Lock()
-		expired := f.expired
-		f.expired = false
+		accepted := max(2, f.tokens) // the first one has expired
 		f.mu.Unlock()
 		switch {
-		case expired || r.Header.Get("X-aws-ec2-metadata-token") != "token":
+		case r.Header.Get("X-aws-ec2-metadata-token") != fmt.Sprint("token", accepted):
 			w.WriteHeader(401)
 		case answer == "":
 			w.WriteHeader(404)
@@ -104,7 +106,7 @@ func TestMetadataNotices(t *testing.T) {
 			Notice{ID: "e3", Source: "azure", Deadline: time.Date(2016, 9, 19, 18, 29, 47, 0, time.UTC)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			service := &fakeMetadata{answer: test.before, changed: make(chan struct{}), expired: true}
+			service := &fakeMetadata{answer: test.before, changed: make(chan struct{})}
 			server := httptest.NewServer(service)
 			defer server.Close()
 			ctx, cancel := context.WithCancel(t.Context())

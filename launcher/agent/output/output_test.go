@@ -119,6 +119,33 @@ func TestLines(t *testing.T) {
 	})
 }
 
+// TestPositionBeyond: a position that cannot be does not silence the stream.
+func TestPositionBeyond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLog(0)
+		w := l.Open(Key{})
+		w.Write([]byte("one\n"))
+		ctx, cancel := context.WithCancel(t.Context())
+		var got []byte
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			l.Follow(ctx, map[Key]uint64{{}: 100}, func(c Chunk) error {
+				got = append(got, c.Data...)
+				return nil
+			})
+		}()
+		synctest.Wait()
+		w.Write([]byte("two\n"))
+		synctest.Wait()
+		cancel()
+		<-done
+		if string(got) != "two\n" {
+			t.Errorf("got %q, want two", got)
+		}
+	})
+}
+
 func TestForget(t *testing.T) {
 	l := NewLog(0)
 	for g := range uint64(3) {

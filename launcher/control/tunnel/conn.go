@@ -234,7 +234,6 @@ func (c *Conn) resume(r *control.Resume) {
 		c.sent = r.Received
 	}
 	c.openSent = true
-	c.stopSent = false
 	c.ackOwed = c.in.start > 0
 	c.m.schedule(c)
 	c.settle()

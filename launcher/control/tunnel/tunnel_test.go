@@ -383,6 +383,65 @@ func TestResetIsNotLost(t *testing.T) {
 	})
 }
 
+// TestLostEnds has what the last words of a stream, swallowed by a cut, leave behind: nothing, once there is a
+// transport again.
+func TestLostEnds(t *testing.T) {
+	for name, test := range map[string]struct {
+		arrive [2]int // frames at the opener and at the acceptor before the cut
+		before func(near *Conn, acceptor *Mux)
+		write  error // what the acceptor's side then meets, where it has the stream
+	}{
+		"close": {[2]int{forever, 2}, func(near *Conn, _ *Mux) { near.Close() }, syscall.EPIPE},
+		"opening and reset": {[2]int{forever, 1}, func(near *Conn, _ *Mux) {
+			near.Reset()
+		}, nil},
+		"acknowledgement of the end": {[2]int{1, forever}, func(near *Conn, acceptor *Mux) {
+			near.Close()
+			far, _ := acceptor.Accept()
+			io.ReadAll(far)
+			far.CloseWrite()
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				opener, acceptor := NewOpener(), NewAcceptor()
+				var wg sync.WaitGroup
+				a, b, cut := newLink(test.arrive, nil)
+				wg.Go(func() { attachBoth(t.Context(), opener, acceptor, a, b) })
+				synctest.Wait()
+				near, _ := opener.Open(0)
+				synctest.Wait()
+				test.before(near, acceptor)
+				synctest.Wait()
+				cut()
+				wg.Wait()
+				a, b, cut = newLink([2]int{forever, forever}, nil)
+				wg.Go(func() { attachBoth(t.Context(), opener, acceptor, a, b) })
+				synctest.Wait()
+				if test.write != nil {
+					far, err := acceptor.Accept()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, err := far.Write([]byte("x")); !errors.Is(err, test.write) {
+						t.Errorf("write: %v, want %v", err, test.write)
+					}
+					io.ReadAll(far)
+					far.Close()
+					synctest.Wait()
+				}
+				if len(opener.conns) != 0 || len(acceptor.conns) != 0 {
+					t.Errorf("still known: %d at the opener, %d at the acceptor", len(opener.conns), len(acceptor.conns))
+				}
+				cut()
+				wg.Wait()
+				opener.Close()
+				acceptor.Close()
+			})
+		})
+	}
+}
+
 // TestBackPressure: a writer waits when 256 KiB are not consumed, with and without a transport, and goes on when they
 // are; a deadline ends the wait.
 func TestBackPressure(t *testing.T) {
@@ -437,6 +496,23 @@ func TestNewestAttachWins(t *testing.T) {
 		if err != nil || far.Label() != 7 {
 			t.Errorf("accept: %v", err)
 		}
+		// What still comes on the old one does not count: the peer was told where to go on.
+		old, fresh, cutThird := newLink([2]int{forever, forever}, nil)
+		late := NewAcceptor()
+		wg.Go(func() { late.Attach(t.Context(), fresh) })
+		old.Send(&control.Frame{Attach: &control.Attach{Instance: 5}})
+		synctest.Wait()
+		_, again, cutFourth := newLink([2]int{forever, forever}, nil)
+		wg.Go(func() { late.Attach(t.Context(), again) })
+		synctest.Wait()
+		old.Send(&control.Frame{Segments: []*control.Segment{{Stream: 99, Flags: flagOpen}}})
+		synctest.Wait()
+		if len(late.conns) != 0 {
+			t.Error("a frame of a replaced transport counted")
+		}
+		cutThird()
+		cutFourth()
+		late.Close()
 		cutOld()
 		cut()
 		wg.Wait()
@@ -639,5 +715,15 @@ func TestTooMany(t *testing.T) {
 	m.Reset()
 	if _, err := m.Open(0); err != nil {
 		t.Errorf("open after reset: %v", err)
+	}
+	acceptor := NewAcceptor()
+	defer acceptor.Close()
+	acceptor.mu.Lock()
+	defer acceptor.mu.Unlock()
+	for id := range uint64(maxStreams + 1) {
+		acceptor.admit(&control.Segment{Stream: id + 1, Flags: flagOpen})
+	}
+	if len(acceptor.backlog) != maxStreams {
+		t.Errorf("%d streams accepted, want %d", len(acceptor.backlog), maxStreams)
 	}
 }
