@@ -111,7 +111,8 @@ func (i Info) Has(c Capability) bool {
 // Attribute is one attribute of a provider's block.
 type Attribute struct {
 	Name string `json:"name"`
-	// Type is a type expression of HCL: string, number, bool, list(string), map(number) …
+	// Type is a type expression of HCL: string, number, bool, list(string), map(number) …; "path" is a string that is made absolute from the job file's folder,
+	// "file" likewise, of a file that must be there. Where the run is handed over to a head, a file's content goes there in place of its path.
 	Type     string `json:"type"`
 	Required bool   `json:"required,omitempty"`
 	Default  string `json:"default,omitempty"`
@@ -223,11 +224,13 @@ type Machine struct {
 	Token string `json:"token"`
 	Offer Offer  `json:"offer"`
 	// Address is host:port of its SSH server as the outside reaches it, ClusterAddress host:port as the other machines of the run do. Empty: not known yet.
-	Address        string    `json:"address,omitempty"`
-	ClusterAddress string    `json:"cluster_address,omitempty"`
-	User           string    `json:"user"`
-	Image          string    `json:"image,omitempty"`
-	CreatedAt      time.Time `json:"created_at"`
+	Address        string `json:"address,omitempty"`
+	ClusterAddress string `json:"cluster_address,omitempty"`
+	User           string `json:"user"`
+	// HostKeys are the machine's own host keys (authorized_keys lines), where it was not born with the birth host key of the request.
+	HostKeys  []string  `json:"host_keys,omitempty"`
+	Image     string    `json:"image,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
 }
 
 // ResourceState is where a resource is in its life.

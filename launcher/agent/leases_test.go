@@ -222,6 +222,7 @@ func TestReports(t *testing.T) {
 		h.send(startOrder(1, 2, "train"))
 		await(h, (*control.Report).GetStarted)
 		h.send(&control.Order{Received: h.seen})
+		synctest.Wait()
 		a, b := <-r.runner.started, <-r.runner.started
 		a.exit(exited(0))
 		b.exit(exited(3))

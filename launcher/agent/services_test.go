@@ -402,6 +402,23 @@ func TestFiles(t *testing.T) {
 	if reply, err := put(t, h, header, archive.Source{Root: there, Name: "step-1"}); err != nil || !reply.Present {
 		t.Errorf("put checkpoint where it is: %v, %v, want it present", reply, err)
 	}
+	// What the head brings is not news, what comes after it is.
+	os.WriteFile(filepath.Join(there, "step-2"), []byte("2"), 0o644)
+	hash, _, err := archive.Hash(t.Context(), archive.Source{Root: there, Name: "step-2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := &control.FileHeader{Kind: control.FileKind_CHECKPOINT, Hash: hash, Name: "step-2", Path: "ckpt"}
+	if _, err := put(t, h, second, archive.Source{Root: there, Name: "step-2"}); err != nil {
+		t.Fatal(err)
+	}
+	os.WriteFile(filepath.Join(workdir, "step-3"), bytes.Repeat([]byte("3"), 1<<20), 0o644)
+	if err := os.Rename(filepath.Join(workdir, "step-3"), filepath.Join(workdir, "ckpt", "step-3")); err != nil {
+		t.Fatal(err)
+	}
+	if c := await(h, (*control.Report).GetCheckpoint); c.Name != "step-3" {
+		t.Errorf("checkpoint %s was reported, want step-3 next", c.Name)
+	}
 	header.Hash = "wrong"
 	if _, err := put(t, h, header, archive.Source{Root: there, Name: "step-1"}); err == nil {
 		t.Error("put of other content than announced: no error")

@@ -97,6 +97,8 @@ type worldLoop struct {
 	links   map[string]*link
 	// dismissed are nodes that were given up and are listed still: a roster may be older than the event that says so.
 	dismissed map[string]bool
+	// parting are nodes that no roster lists any more and that the core still knows: they get no rank again.
+	parting map[string]rendezvous.Expected
 	roster    supervisor.Roster
 	recorder  *recorder
 	files     *files
@@ -118,7 +120,7 @@ func (w *World) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	e := w.Job.Elastic
 	l := &worldLoop{
-		World: w, ctx: ctx, links: map[string]*link{}, dismissed: map[string]bool{}, notices: map[string]*control.NodeNotice{},
+		World: w, ctx: ctx, links: map[string]*link{}, dismissed: map[string]bool{}, parting: map[string]rendezvous.Expected{}, notices: map[string]*control.NodeNotice{},
 		core: rendezvous.New(rendezvous.Config{
 			Min: w.Job.Workers.Min, Max: w.Job.Workers.Max, Fixed: w.Job.Workers.Fixed, Procs: max(w.Job.Run.ProcsPerNode, 1),
 			OneExit: w.Job.Run.Type == jobspec.RunTorchrun, StartWait: e.StartWait, LostAfter: e.LostAfter, GrowEvery: e.GrowEvery,
@@ -198,16 +200,32 @@ func (l *worldLoop) setRoster(r supervisor.Roster) {
 	}
 	for name, k := range l.links {
 		if !listed[name] {
-			k.stop()
-			delete(l.links, name)
+			l.parting[name] = rendezvous.Expected{Node: name, Slot: k.node.Slot, Attempt: k.node.Attempt, Leaving: true}
 			delete(l.notices, name)
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(l.parting)) {
+		expected.Nodes = append(expected.Nodes, l.parting[name])
+	}
+	l.part()
 	maps.DeleteFunc(l.dismissed, func(name string, _ bool) bool { return !listed[name] })
 	if r.Want > 0 {
 		l.step(rendezvous.Scale{Workers: r.Want})
 	}
 	l.step(expected)
+}
+
+// part lets go of the nodes that no roster lists any more, once none of their processes is waited for: until then they are to be
+// told to end them, and heard.
+func (l *worldLoop) part() {
+	for name := range l.parting {
+		k := l.links[name]
+		if k == nil || l.formed && slices.ContainsFunc(l.generation.Members, func(m rendezvous.Member) bool { return m.Node == name }) {
+			continue
+		}
+		k.stop()
+		delete(l.links, name)
+	}
 }
 
 // step feeds the core and carries out what it says.
@@ -256,8 +274,11 @@ func (l *worldLoop) launchGeneration(f rendezvous.Form) {
 		return
 	}
 	world := l.worldMessage()
+	lease := l.Lease()
 	for _, m := range f.Members {
 		if k := l.links[m.Node]; k != nil {
+			// An agent whose lease has run out and who is heard again starts nothing before the next beat.
+			k.beat(lease)
 			k.order(&control.Order{Body: &control.Order_Start{Start: l.startMessage(f, m, world)}})
 		}
 	}
@@ -304,6 +325,7 @@ func (l *worldLoop) end(e rendezvous.End) {
 
 func (l *worldLoop) closed(c rendezvous.Closed) {
 	l.formed = false
+	l.part()
 	l.record(nil, journal.NewEvent(journal.GenerationEnded, "", c.Generation, journal.Ended{Cause: string(c.Cause)}))
 }
 
@@ -315,6 +337,7 @@ func (l *worldLoop) dismiss(node string) {
 		delete(l.links, node)
 	}
 	delete(l.notices, node)
+	delete(l.parting, node)
 	l.dismissed[node] = true
 }
 

@@ -117,7 +117,7 @@ func TestTornTail(t *testing.T) {
 		t.Fatal(err)
 	}
 	firstLine := bytes.IndexByte(whole, '\n') + 1
-	for cut := firstLine; cut <= len(whole); cut++ {
+	for cut := firstLine; cut <= len(whole); cut += 3 {
 		for _, junk := range []string{"", "\x00\x00\x00", "{\n"} {
 			if err := os.WriteFile(path, append(whole[:cut:cut], junk...), 0o600); err != nil {
 				t.Fatal(err)

@@ -102,10 +102,13 @@ type Node struct {
 	DeletedAt  At `json:"deleted_at"`
 }
 
-// HostKeys lists the public host keys this node may present: the birth key until the first handshake with a key of its own.
+// HostKeys lists the public host keys this node may present: those it had before it was ours, else the birth key until the first handshake with a key made for it.
 func (n *Node) HostKeys() []string {
 	if n.HostKey != "" {
 		return []string{n.HostKey}
+	}
+	if n.Machine != nil && len(n.Machine.HostKeys) > 0 {
+		return n.Machine.HostKeys
 	}
 	keys := []string{n.BirthKey}
 	if n.NewKey != "" {

@@ -73,7 +73,7 @@ func crashed(t *testing.T, c crashes, down bool) (effects int) {
 		l := newLife(t, crashCloud())
 		l.job.Workers = jobspec.Workers{Min: 3, Max: 3, Fixed: true}
 		l.job.Limits.BudgetUSD = 1
-		l.work = 20 * time.Second
+		l.work = 5 * time.Second
 		deaths := 0
 		for {
 			ctx, kill := context.WithCancelCause(t.Context())

@@ -60,7 +60,12 @@ func (k *memoryKeys) Birth(token string) ([]byte, string, error) {
 
 func (k *memoryKeys) Authorized(providers.Role) []string { return []string{"client", "worker"} }
 
-const lifeRun = "life-abc123"
+const (
+	lifeRun = "life-abc123"
+	// headKey is a public key and headDigest what ssh-keygen -l prints of it.
+	headKey    = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHD47M+2eEl1mBPH7PE243/qYLPximlHA4SGvJATQbYQ"
+	headDigest = "SHA256:QI2XRSf6LAEcR6BvW5wtfs93uLy9LLCc33tjxM4E7IE"
+)
 
 func newLife(t *testing.T, opts sim.Options) *life {
 	job := testJob()
@@ -231,6 +236,9 @@ func (w *fakeWorld) look() {
 		case node.Phase == journal.PhaseCreated || node.Phase == journal.PhaseReachable:
 			w.life.cloud.Reached(node.Machine.ID)
 			w.record(journal.NewEvent(journal.NodeReachable, n.Name, 0, journal.Reachable{}))
+			if n.Role == providers.Head {
+				w.record(journal.NewEvent(journal.NodeRekeyed, n.Name, 0, journal.Rekeyed{HostKey: headKey}))
+			}
 			w.record(journal.NewEvent(journal.NodeJoined, n.Name, 0, journal.Joined{Procs: 1}))
 			continue
 		}
@@ -315,6 +323,21 @@ func TestLife(t *testing.T) {
 		want func(*testing.T, *life, *journal.State)
 	}{
 		{name: "up, finish, clean"},
+		{name: "the head's tags say where it is, and that it lives", play: func(l *life) {
+			time.Sleep(4 * time.Minute)
+			for _, r := range l.cloud.World() {
+				if r.Machine == nil || r.Tags[providers.TagRole] != string(providers.Head) {
+					continue
+				}
+				expires, err := time.Parse(time.RFC3339, r.Tags[providers.TagExpires])
+				if left := time.Until(expires); err != nil || left < 3*time.Minute || left > 5*time.Minute {
+					l.t.Errorf("it expires in %v, %v; want between two thirds of a node lease and a whole one", left, err)
+				}
+				if r.Tags[providers.TagAddress] != r.Machine.Address || r.Tags[providers.TagHostKey] != headDigest {
+					l.t.Errorf("tags %v, want address %s and digest %s", r.Tags, r.Machine.Address, headDigest)
+				}
+			}
+		}},
 		{name: "on the head", mode: ModeHead, job: func(j *jobspec.Job) { j.Limits.HoldResults = time.Minute }},
 		{name: "a notice and a replacement", play: func(l *life) {
 			time.Sleep(3 * time.Minute)
@@ -541,4 +564,89 @@ func TestWasAway(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestWorldCannotWrite: when an append of the world fails the supervisor ends too, and does not wait for its own next one.
+func TestWorldCannotWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLife(t, slowCloud(6))
+		full := errors.New("disk full")
+		var failed time.Time
+		l.door.Guard = func(_ int, e journal.Effect, act func() error) error {
+			if e.Operand == string(journal.GenerationFormed) {
+				failed = time.Now()
+				return full
+			}
+			return act()
+		}
+		if _, err := l.process(t.Context(), false); !errors.Is(err, full) || time.Since(failed) > time.Second {
+			t.Errorf("Run ended with %v, %v after the disk was full", err, time.Since(failed))
+		}
+		l.door.Guard = nil
+		if _, err := l.process(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.audit(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRecordThatCannotFollow: what the journal refuses is not tried again at once.
+func TestRecordThatCannotFollow(t *testing.T) {
+	l := newLife(t, sim.Options{})
+	j, err := l.create(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	loop := &loop{Supervisor: New(Options{Job: l.job, Journal: j}), failed: map[string]Backoff{}}
+	in := journal.Intended{Role: providers.Head, Slot: -1, Attempt: 1, Token: "t", Count: 1}
+	if err := j.Append(t.Context(), journal.NewEvent(journal.NodeIntended, "head", 0, in)); err != nil {
+		t.Fatal(err)
+	}
+	a := Record{Events: []journal.Event{journal.NewEvent(journal.NodeDeleted, "head", 0, nil)}}
+	wrote, err := loop.act(t.Context(), a)
+	if wrote || err != nil || loop.failed[a.Key()].Count != 1 {
+		t.Errorf("wrote %v, %v, %+v; want nothing written and a pause", wrote, err, loop.failed)
+	}
+}
+
+func TestScale(t *testing.T) {
+	tests := []struct {
+		name    string
+		fixed   bool
+		workers int
+		ok      bool
+	}{
+		{"below min", false, 1, false}, {"min", false, 2, true}, {"max", false, 4, true}, {"above max", false, 5, false},
+		{"none", true, 0, false}, {"a fixed world takes any count", true, 9, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := New(Options{Job: &jobspec.Job{Workers: jobspec.Workers{Min: 2, Max: 4, Fixed: tt.fixed}}})
+			if err := s.Scale(tt.workers, "me"); (err == nil) != tt.ok {
+				t.Errorf("scale to %d: %v", tt.workers, err)
+			}
+		})
+	}
+}
+
+// TestRoster says who is on it, and what the world is to make of them.
+func TestRoster(t *testing.T) {
+	m := newModel(t, testJob(), ModeClient)
+	m.start()
+	m.say(journal.NodeLost, "w0.1", 0, journal.Lost{Cause: "silent"})
+	m.answer()
+	m.say(journal.RunScaled, "", 0, journal.Scaled{Workers: 2})
+	m.say(journal.NodeNotice, "w1.1", 0, journal.Noticed{})
+	got := ""
+	r := RosterOf(m.job, m.state)
+	for _, n := range r.Nodes {
+		got += fmt.Sprintf("%s@%s leaving=%v ", n.Name, n.Address, n.Leaving)
+	}
+	want := "head@m0:22 leaving=false w0.2@m4:22 leaving=false w1.1@m2:22 leaving=false w2.1@m3:22 leaving=true "
+	if got != want || r.Want != 2 {
+		t.Errorf("got  %swant %d\nwant %s", got, r.Want, want)
+	}
 }

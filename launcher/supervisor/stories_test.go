@@ -76,9 +76,21 @@ func TestStories(t *testing.T) {
 				t.Error("the victim was deleted while it trained")
 			}
 			m.join()
+			m.say(journal.GenerationEnded, "", 1, journal.Ended{Cause: "swap"})
+			m.pass(time.Second)
+			if !slices.Contains(m.alive(providers.Worker), m.state.Nodes["w1.1"].Machine.ID) {
+				t.Error("the victim was deleted before there was a generation without it")
+			}
 			m.form()
 			m.pass(time.Minute)
 		}, want: "w0.1=joined/a w1.1=deleted/a w1.2=joined/a w2.1=joined/a "},
+		{name: "a noticed node trains on in the next generation: it stays", play: func(t *testing.T, m *model) {
+			m.start()
+			m.say(journal.NodeNotice, "w1.1", 0, journal.Noticed{Source: "test", DeadlineAt: at(m.now + 2*time.Minute)})
+			m.pass(time.Second)
+			m.say(journal.GenerationFormed, "", 2, journal.Formed{Members: []journal.Member{{Node: "w0.1"}, {Node: "w1.1"}, {Node: "w2.1"}}})
+			m.pass(time.Minute)
+		}, want: "w0.1=joined/a w1.1=joined/a w1.2=created/a w2.1=joined/a "},
 		{name: "notice without lead time", play: func(t *testing.T, m *model) {
 			m.start()
 			m.say(journal.NodeNotice, "w1.1", 0, journal.Noticed{Source: "test"})
@@ -636,10 +648,18 @@ func TestLooksBeforeItActs(t *testing.T) {
 		t.Error("it looked, and ordered no replacement")
 	}
 
-	// Somebody has deleted this head: it acts no more.
+	// Somebody has deleted this head: it acts no more, and not either until that is sure.
+	m.pass(time.Minute)
+	m.state.Planned.Info.ConsistencyWindow = 20 * time.Second
 	m.kill(m.state.Head().Machine.ID)
+	m.say(journal.NodeLost, "w1.1", 0, journal.Lost{Cause: "silent"})
 	m.now += 10 * time.Minute
 	m.actFrom = m.now
+	before := len(m.machines)
+	m.pass(5 * time.Second)
+	if m.decision.Fenced || m.state.Nodes["w1.2"] != nil || len(m.machines) != before || m.state.Nodes["w1.1"].Phase != journal.PhaseLost {
+		t.Errorf("a listing did not show this head, and it acts: %s", m.describe())
+	}
 	m.pass(time.Minute)
 	if !m.decision.Fenced {
 		t.Errorf("the head's machine is gone, and it goes on: %v", m.decision)

@@ -110,7 +110,7 @@ func (p *Provider) Info(context.Context) (providers.Info, error) {
 		Version:      "1",
 		Capabilities: []providers.Capability{providers.CanCheck, providers.CanPreempt},
 		Schema: []providers.Attribute{
-			{Name: "root", Type: "string", Doc: "folder of the machines and their ledger, absolute; default: local in $LAUNCHER_HOME"},
+			{Name: "root", Type: "path", Doc: "folder of the machines and their ledger, absolute; default: local in $LAUNCHER_HOME"},
 			{Name: "zones", Type: "list(string)", Default: `["a","b","c"]`, Doc: "names of the zones"},
 			{Name: "capacity", Type: "number", Doc: "machines per zone; default: unlimited"},
 			{Name: "boot", Type: "string", Default: `"0s"`, Doc: "how long a machine boots before its SSH port opens"},

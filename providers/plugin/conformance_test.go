@@ -221,7 +221,7 @@ func TestHop(t *testing.T) {
 			if err := host.Start(); err != nil {
 				t.Fatal(err)
 			}
-			<-entered
+			await(t, "entered", entered)
 			sockets := func() []string {
 				all, err := filepath.Glob(filepath.Join(folder, "plugin-dir*"))
 				if err != nil {

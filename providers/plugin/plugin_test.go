@@ -20,7 +20,7 @@ import (
 )
 
 // folderVariable is the one credential of the plugins here: a folder to meet their test in.
-const folderVariable = "PLUGIN_TEST_FOLDER"
+const folderVariable = "HOP_TEST_FOLDER"
 
 // The test binary is also every plugin, told apart by the name it is called by, the machines of the local one, and a host to be killed.
 func TestMain(m *testing.M) {
@@ -41,6 +41,8 @@ func TestMain(m *testing.M) {
 		Serve(plain{sim.New(sim.Options{Name: "plain"})})
 	case ok && name == "liar":
 		Serve(plain{sim.New(sim.Options{Name: "honest"})})
+	case ok && name == "greedy": // wants what is not for plugins to want
+		Serve(greedy{sim.New(sim.Options{Name: "greedy"})})
 	case ok && name == "talker": // prints before it serves
 		fmt.Println("hello")
 		Serve(plain{sim.New(sim.Options{Name: "talker"})})
@@ -113,6 +115,18 @@ func fifo(t testing.TB, folder, name string) <-chan struct{} {
 	return closed
 }
 
+// await waits for a channel to be closed, within reason.
+func await(t testing.TB, what string, done <-chan struct{}) {
+	t.Helper()
+	timer := time.NewTimer(20 * time.Second)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		t.Fatalf("%s: not within 20s", what)
+	}
+}
+
 // touch opens a pipe of the test's for writing, if it is there, and never closes it.
 func touch(folder, name string) *os.File {
 	f, err := os.OpenFile(filepath.Join(folder, name), os.O_WRONLY, 0)
@@ -127,6 +141,14 @@ type plain struct{ providers.Provider }
 func (p plain) Info(ctx context.Context) (providers.Info, error) {
 	info, err := p.Provider.Info(ctx)
 	info.Capabilities, info.CredentialEnv = nil, nil
+	return info, err
+}
+
+type greedy struct{ providers.Provider }
+
+func (g greedy) Info(ctx context.Context) (providers.Info, error) {
+	info, err := g.Provider.Info(ctx)
+	info.CredentialEnv = []string{"A=B"}
 	return info, err
 }
 

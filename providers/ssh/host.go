@@ -152,7 +152,7 @@ func (r record) resource(h host, state providers.ResourceState, reason string) p
 		ID: r.ID, Kind: providers.KindMachine, State: state, Tags: r.Tags, Region: Region, CreatedAt: r.CreatedAt, Reason: reason,
 		Machine: &providers.Machine{
 			ID: r.ID, Token: r.Token, Offer: r.Offer, User: r.User, CreatedAt: r.CreatedAt,
-			Address: h.address, ClusterAddress: h.address,
+			Address: h.address, ClusterAddress: h.address, HostKeys: h.keys,
 		},
 	}
 }

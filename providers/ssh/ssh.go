@@ -65,7 +65,7 @@ func (p *Provider) Info(context.Context) (providers.Info, error) {
 		Schema: []providers.Attribute{
 			{Name: "hosts", Type: "list(string)", Required: true, Doc: "[user@]host[:port] of each host"},
 			{Name: "user", Type: "string", Default: `"root"`, Doc: "account on the hosts"},
-			{Name: "key", Type: "string", Required: true, Doc: "path of the private ed25519 key that may log in there, or the key itself"},
+			{Name: "key", Type: "file", Required: true, Doc: "path of the private ed25519 key that may log in there, or the key itself"},
 			{Name: "host_key", Type: "string", Required: true, Doc: `known_hosts lines of all hosts, as ssh-keyscan prints them: file("known_hosts")`},
 			{Name: "usd_per_hour", Type: "number", Default: "0", Doc: "what one host costs"},
 		},

@@ -146,7 +146,7 @@ func recvAll(c *Conn, r *rand.Rand) ([]byte, error) {
 func TestCuts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		streams := rapid.IntRange(1, 4).Draw(rt, "streams")
-		size := rapid.OneOf(rapid.IntRange(0, 200), rapid.IntRange(0, 700_000))
+		size := rapid.OneOf(rapid.IntRange(0, 200), rapid.IntRange(0, 400_000))
 		sizes := rapid.SliceOfN(size, 2*streams, 2*streams).Draw(rt, "sizes")
 		limits := rapid.SliceOfN(rapid.IntRange(0, 12), 0, 40).Draw(rt, "limits")
 		seed := rapid.Uint64().Draw(rt, "seed")
@@ -389,18 +389,18 @@ func TestLostEnds(t *testing.T) {
 	for name, test := range map[string]struct {
 		arrive [2]int // frames at the opener and at the acceptor before the cut
 		before func(near *Conn, acceptor *Mux)
-		write  error // what the acceptor's side then meets, where it has the stream
+		after  func(near *Conn) // the cut
+		write  error            // what the acceptor's side then meets, where it has the stream
 	}{
-		"close": {[2]int{forever, 2}, func(near *Conn, _ *Mux) { near.Close() }, syscall.EPIPE},
-		"opening and reset": {[2]int{forever, 1}, func(near *Conn, _ *Mux) {
-			near.Reset()
-		}, nil},
+		"close":               {[2]int{forever, 2}, func(near *Conn, _ *Mux) { near.Close() }, nil, syscall.EPIPE},
+		"opening and reset":   {[2]int{forever, 1}, func(near *Conn, _ *Mux) { near.Reset() }, nil, nil},
+		"opening, then reset": {[2]int{forever, 1}, func(*Conn, *Mux) {}, func(near *Conn) { near.Reset() }, nil},
 		"acknowledgement of the end": {[2]int{1, forever}, func(near *Conn, acceptor *Mux) {
 			near.Close()
 			far, _ := acceptor.Accept()
 			io.ReadAll(far)
 			far.CloseWrite()
-		}, nil},
+		}, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -415,6 +415,9 @@ func TestLostEnds(t *testing.T) {
 				synctest.Wait()
 				cut()
 				wg.Wait()
+				if test.after != nil {
+					test.after(near)
+				}
 				a, b, cut = newLink([2]int{forever, forever}, nil)
 				wg.Go(func() { attachBoth(t.Context(), opener, acceptor, a, b) })
 				synctest.Wait()
