@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"bufio"
 	"context"
 	"crypto/rand"
 	"encoding/base32"
@@ -13,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ephemeral-launcher/launcher/bootstrap/sshkey"
 	"github.com/ephemeral-launcher/launcher/launcher/head"
@@ -62,10 +64,29 @@ func (f folder) logs() string    { return f.in("logs", head.LogFileName) }
 func (f folder) result() string  { return f.in("result.json") }
 func (f folder) workdir() string { return f.in("workdir.tar.zst") }
 
-// exists tells whether a run was begun here: keys alone are a start that died before it had an effect.
+// exists tells whether a run was begun here: keys alone, or a journal without its first event, are a start that died before it had an effect.
 func (f folder) exists() bool {
-	_, err := os.Stat(f.journal())
+	file, err := os.Open(f.journal())
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	_, err = bufio.NewReader(file).ReadBytes('\n')
 	return err == nil
+}
+
+// clear removes the journal of a start that died before its first event. journal.ErrLocked: it is only just being made.
+func (f folder) clear() error {
+	j, err := journal.Open(f.path, journal.Options{Clock: func() time.Duration { return 0 }})
+	switch {
+	case err == nil: // it is there now
+		return j.Close()
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, journal.ErrLocked) || f.exists():
+		return err
+	}
+	return os.Remove(f.journal())
 }
 
 // userKeys are the run's two user keys, made at the first asking.
@@ -89,9 +110,10 @@ func (f folder) keys(door *journal.Door) (*userKeys, *supervisor.KeyFolder, erro
 				return nil, nil, fmt.Errorf("make %s key: %w", key.name, nerr)
 			}
 			b = pair.Private
-			err = door.Pass(context.Background(), journal.Effect{Name: "key.write", Operand: key.name}, func() error {
-				return supervisor.WriteSecret(path, b)
-			})
+			err = door.Pass(context.Background(), journal.Effect{Name: "key.write", Operand: key.name}, func() error { return writeOnce(path, b) })
+			if errors.Is(err, fs.ErrExist) { // another caller with the same id was faster
+				b, err = os.ReadFile(path)
+			}
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s key: %w", key.name, err)
@@ -102,6 +124,16 @@ func (f folder) keys(door *journal.Door) (*userKeys, *supervisor.KeyFolder, erro
 		*key.private = b
 	}
 	return k, &supervisor.KeyFolder{Folder: f.in("keys"), Client: k.clientPublic, Worker: k.workerPublic, Door: door}, nil
+}
+
+// writeOnce writes a secret that nobody overwrites: fs.ErrExist.
+func writeOnce(path string, secret []byte) error {
+	mine := path + "." + newRunID("new")
+	if err := supervisor.WriteSecret(mine, secret); err != nil {
+		return err
+	}
+	defer os.Remove(mine)
+	return os.Link(mine, path)
 }
 
 // jobOf reads the job back out of a journal.

@@ -269,7 +269,7 @@ func permanent(err error) bool {
 	case codes.FailedPrecondition, codes.InvalidArgument, codes.Unimplemented:
 		return true
 	}
-	return errors.Is(err, bootstrap.ErrPlatform) || sshexec.Classify(err) == sshexec.BadTarget
+	return errors.Is(err, journal.ErrCrashed) || errors.Is(err, bootstrap.ErrPlatform) || sshexec.Classify(err) == sshexec.BadTarget
 }
 
 // setup is what Serve and Adopt share. A secret that is not set here is left out: the head has it from the first time.

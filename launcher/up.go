@@ -77,7 +77,7 @@ func Up(ctx context.Context, job *Job, opts Options) (*Handle, error) {
 		return nil, err
 	}
 	j, err := begin(ctx, f, job, plan, opts)
-	if errors.Is(err, fs.ErrExist) && f.exists() {
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, journal.ErrLocked) {
 		return resume(ctx, f, opts) // another caller with the same id was faster
 	}
 	if err != nil {
@@ -115,6 +115,9 @@ func begin(ctx context.Context, f folder, job *Job, plan *PlanResult, opts Optio
 		if created.Workdir, err = packWorkdir(ctx, job, home, f.workdir()); err != nil {
 			return nil, err
 		}
+	}
+	if err := f.clear(); err != nil {
+		return nil, err
 	}
 	clock, err := f.newClock()
 	if err != nil {

@@ -14,8 +14,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/ephemeral-launcher/launcher/launcher"
-	"github.com/ephemeral-launcher/launcher/providers"
-	"github.com/ephemeral-launcher/launcher/providers/ssh"
 )
 
 // app is the table of commands and what they share. Nothing here reads a file, starts a process or asks a provider before a command runs:
@@ -23,6 +21,8 @@ import (
 type app struct {
 	ui       *ui
 	commands []*cli.Command
+	// known are the providers, once a command needs them; see providers.
+	known *providerSet
 }
 
 func newApp(u *ui) *app {
@@ -61,6 +61,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 	name, ordered, err := a.order(args)
 	if err == nil {
 		err = a.cli().RunContext(ctx, ordered)
+	}
+	if a.known != nil {
+		a.known.close()
 	}
 	return a.ui.fail(name, err)
 }
@@ -220,7 +223,7 @@ func missing(usage string, n int) string {
 
 // options are the library's, for this command line.
 func (a *app) options() (launcher.Options, error) {
-	opts := launcher.Options{Version: version, Providers: a.providers()}
+	opts := launcher.Options{Version: version, Providers: a.providers().all} // the map itself: a plugin that is added later is there too
 	// For developers, like TF_LOG: a file that diagnostics are appended to.
 	if path := a.ui.env("LAUNCHER_LOG"); path != "" {
 		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -232,13 +235,12 @@ func (a *app) options() (launcher.Options, error) {
 	return opts, nil
 }
 
-// providers are those this program hands to the library: the built-in ones.
-func (a *app) providers() map[string]providers.Provider {
-	all := launcher.Builtin()
-	if all[ssh.Name] == nil {
-		all[ssh.Name] = ssh.New()
+// providers are those this program hands to the library.
+func (a *app) providers() *providerSet {
+	if a.known == nil {
+		a.known = newProviderSet()
 	}
-	return all
+	return a.known
 }
 
 // load reads a job file. Warnings are printed.
@@ -247,7 +249,10 @@ func (a *app) load(path string, vars []string) (*launcher.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	job, err := launcher.Load(path, launcher.LoadOptions{Vars: values, Providers: a.providers(), OnWarnings: a.ui.diagnostics})
+	if err := a.providers().addBlocks(path); err != nil {
+		return nil, err
+	}
+	job, err := launcher.Load(path, launcher.LoadOptions{Vars: values, Providers: a.providers().all, OnWarnings: a.ui.diagnostics})
 	if wrong := new(launcher.DiagnosticsError); err != nil && !errors.As(err, &wrong) {
 		return nil, usagef("%v", err).hint("launcher init")
 	}
@@ -269,7 +274,7 @@ func parseVars(vars []string) (map[string]string, error) {
 	return values, nil
 }
 
-// findRun resolves what the user named a run by; no name is the one run that lives.
+// findRun resolves what the user named a run by; no name is the one run that lives. It finds the plugin of that run too.
 func (a *app) findRun(names []string, opts launcher.Options) (string, error) {
 	name := ""
 	if len(names) > 0 {
@@ -288,6 +293,9 @@ func (a *app) findRun(names []string, opts launcher.Options) (string, error) {
 		return "", &hinted{err: errors.New("no run lives"), hints: []string{"launcher ls --all"}}
 	case errors.Is(err, launcher.ErrUnknownRun):
 		return "", &hinted{err: fmt.Errorf("no run %s in this state folder", name), hints: []string{"launcher ls --all"}}
+	}
+	if err == nil {
+		err = a.providers().addOf(run, opts)
 	}
 	return run, err
 }

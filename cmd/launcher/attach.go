@@ -56,21 +56,33 @@ func (a *app) followRun(c *cli.Context, names []string, quiet bool) error {
 	h, err := f.begin(c.Context, func(ctx context.Context) (*launcher.Handle, error) { return launcher.Attach(ctx, run, f.options(opts)) })
 	if err != nil {
 		f.end()
+		if errors.Is(err, errInterrupted) {
+			return left(run, quiet)
+		}
 		return err
 	}
 	if !quiet && !asJSON {
 		f.screen.print(statusBlock(h.State(), max(h.State().At, journal.At(time.Since(h.State().Began))), 200, 1000)[1:]...)
 	}
 	result, detached, err := f.wait(c.Context, false)
-	if detached && quiet { // whoever waits for the result did not get one
+	if detached && quiet {
 		f.end()
-		return &hinted{err: errors.New("wait: interrupted; run " + run + " goes on"), hints: []string{"launcher wait " + run}}
+		return left(run, quiet)
 	}
 	if quiet && asJSON && result != nil {
 		f.end()
 		return a.told(result, true, err, c.String("result"))
 	}
 	return f.finish(result, detached, err, c.String("result"))
+}
+
+// left is how attach and wait end when a signal comes and the run goes on. That is what a Ctrl-C on attach is for; whoever waits for a result, though,
+// did not get one.
+func left(run string, waits bool) error {
+	if !waits {
+		return nil
+	}
+	return &hinted{err: errors.New("wait: interrupted; run " + run + " goes on"), hints: []string{"launcher wait " + run}}
 }
 
 // stored is the result of a run that is over and seen gone; nil for the others.

@@ -54,8 +54,15 @@ func (a *app) down(c *cli.Context) error {
 			return err
 		}
 		var skipped []launcher.NotLookedAt
-		if _, err := launcher.ReadEvents(run, opts.Options); err != nil && opts.Job == nil && len(c.StringSlice("provider")) == 0 {
+		if _, err := launcher.ReadEvents(run, opts.Options); err == nil {
+			err = a.providers().addOf(run, opts.Options)
+			if err != nil {
+				return err
+			}
+		} else if opts.Job == nil && len(c.StringSlice("provider")) == 0 {
+			a.providers().addAll("")
 			opts.Providers, skipped = withoutBlocks(ctx, opts.Providers)
+			skipped = append(skipped, a.providers().notAsked()...)
 		}
 		result, err := launcher.Down(ctx, run, opts)
 		if result != nil {
@@ -71,6 +78,10 @@ func (a *app) down(c *cli.Context) error {
 	results, failed := []*launcher.DownResult{}, []error{}
 	for _, r := range runs {
 		if !r.Living() {
+			continue
+		}
+		if err := a.providers().addOf(r.Run, opts.Options); err != nil {
+			failed = append(failed, err)
 			continue
 		}
 		result, err := launcher.Down(ctx, r.Run, opts)
@@ -120,6 +131,11 @@ func (a *app) downOptions(c *cli.Context) (launcher.DownOptions, error) {
 		return opts, err
 	}
 	if names := c.StringSlice("provider"); len(names) > 0 {
+		for _, name := range names {
+			if err := a.providers().add(name, c.String("job")); err != nil {
+				return opts, err
+			}
+		}
 		if opts.Providers, err = chosen(opts.Providers, names); err != nil {
 			return opts, err
 		}
@@ -128,24 +144,6 @@ func (a *app) downOptions(c *cli.Context) (launcher.DownOptions, error) {
 		opts.Job, err = a.load(file, c.StringSlice("var"))
 	}
 	return opts, err
-}
-
-// withoutBlocks are the providers that can be asked without their block of a job file; a list of hosts, say, is nowhere else.
-func withoutBlocks(ctx context.Context, all map[string]providers.Provider) (map[string]providers.Provider, []launcher.NotLookedAt) {
-	some, skipped := map[string]providers.Provider{}, []launcher.NotLookedAt(nil)
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if info, err := all[name].Info(ctx); err == nil && needsBlock(info) {
-			skipped = append(skipped, launcher.NotLookedAt{Provider: name, Why: "it needs its block: launcher down --job FILE"})
-			continue
-		}
-		some[name] = all[name]
-	}
-	return some, skipped
-}
-
-// needsBlock tells whether a provider cannot be asked without its block.
-func needsBlock(info providers.Info) bool {
-	return slices.ContainsFunc(info.Schema, func(a providers.Attribute) bool { return a.Required })
 }
 
 // chosen are the providers of these names.

@@ -127,32 +127,40 @@ func (f *follower) begin(ctx context.Context, start func(context.Context) (*laun
 		defer close(started)
 		h, err = start(ctx)
 	}()
-	interrupted := false
+	var interrupted os.Signal
 	for waiting := true; waiting; {
 		select {
 		case <-started:
 			waiting = false
-		case <-f.signals:
-			interrupted = true
+		case interrupted = <-f.signals:
 			cancel()
 		}
 	}
 	if err != nil {
-		if interrupted {
-			f.ui.notef("launcher: interrupted; nothing was started")
-			return nil, exitCode(launcher.ExitInterrupted)
+		if interrupted == nil {
+			return nil, err
 		}
-		return nil, err
+		if f.onlyFollows {
+			return nil, errInterrupted
+		}
+		f.ui.notef("launcher: interrupted; nothing was started")
+		return nil, exitCode(launcher.ExitInterrupted)
 	}
 	f.mu.Lock()
 	f.handle, f.began = h, time.Now()
 	f.mu.Unlock()
-	if interrupted {
-		f.signals <- syscall.SIGTERM // the run exists: its teardown is the follower's to order
+	if interrupted != nil { // too late: the run exists, and wait decides
+		if !f.onlyFollows && interrupted == os.Interrupt {
+			interrupted = syscall.SIGTERM // there is nothing to ask: who interrupts a start wants none
+		}
+		f.signals <- interrupted
 	}
 	f.screen.touch()
 	return h, nil
 }
+
+// errInterrupted: a signal came before attach or wait had found its run.
+var errInterrupted = errors.New("interrupted")
 
 // needs tells whether the run needs this process.
 func needs(h *launcher.Handle) bool {

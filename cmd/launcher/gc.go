@@ -47,6 +47,11 @@ func (a *app) gc(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	var refused []launcher.NotLookedAt
+	if down.Job == nil && len(c.StringSlice("provider")) == 0 {
+		a.providers().addAll("")
+		refused = a.providers().notAsked()
+	}
 	opts := launcher.GCOptions{Options: down.Options, Owner: c.String("owner"), Job: down.Job}
 	ctx, cancel := interruptible(c.Context)
 	defer cancel()
@@ -54,6 +59,7 @@ func (a *app) gc(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	skipped = append(skipped, refused...)
 	report := gcReport{Runs: runs, NotLookedAt: skipped, Collected: []*launcher.DownResult{}}
 	if report.Runs == nil {
 		report.Runs = []launcher.GCRun{}

@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/ephemeral-launcher/launcher/launcher/head"
 	"github.com/ephemeral-launcher/launcher/providers"
 	"github.com/ephemeral-launcher/launcher/providers/local"
+	"github.com/ephemeral-launcher/launcher/providers/plugin"
 	"github.com/ephemeral-launcher/launcher/providers/ssh"
 )
 
@@ -52,7 +52,11 @@ func headProcess() head.Process {
 			case ssh.Name:
 				return ssh.New(), nil
 			}
-			return nil, fmt.Errorf("open provider %s: this build has no such provider", name)
+			// What was uploaded was held to its checksum there.
+			return plugin.Open(plugin.Options{Name: name, Path: head.PluginPath(folder, name), Folder: folder, Env: func(key string) (string, bool) {
+				value, ok := env[key]
+				return value, ok
+			}})
 		},
 	}
 }

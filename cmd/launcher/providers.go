@@ -59,7 +59,8 @@ func (a *app) listProviders(c *cli.Context) error {
 			return err
 		}
 	}
-	all := a.providers()
+	a.providers().addAll(c.String("job"))
+	all := a.providers().all
 	if len(args) > 0 {
 		if args[0] != "policy" || len(args) != 2 {
 			return usagef("want `launcher providers policy NAME`, or nothing").hint("launcher providers")
@@ -78,10 +79,17 @@ func (a *app) listProviders(c *cli.Context) error {
 		asking.Go(func() { found[i] = describe(ctx, name, all[name], blockOf(job, name)) })
 	}
 	asking.Wait()
+	for _, refused := range a.providers().notAsked() {
+		found = append(found, providerStatus{Name: refused.Provider, Error: refused.Why, Capabilities: []providers.Capability{}})
+	}
 	if asJSON {
 		return a.ui.printJSON(found)
 	}
 	for _, p := range found {
+		if p.Version == "" && p.Error != "" {
+			a.ui.printf("%s: %s\n", p.Name, p.Error)
+			continue
+		}
 		a.ui.printf("%s %s: %s; leak bound %s\n", p.Name, orNone(p.Version), capabilities(p.Capabilities), beyondLease(p.LeakBound, p.LeakBoundDoc))
 		if p.Error != "" {
 			a.ui.printf("   credentials: %s\n", p.Error)

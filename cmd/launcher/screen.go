@@ -107,6 +107,10 @@ func (s *screen) redraw() {
 			case <-s.quit:
 				return
 			}
+			select {
+			case <-s.dirty: // what came meanwhile is drawn too
+			default:
+			}
 		}
 		s.draw()
 	}
@@ -128,38 +132,44 @@ func (s *screen) draw() {
 	io.WriteString(s.out, text)
 }
 
-// statusBlock draws the present of a run: one line about the run, then its living nodes. No line is wider than the terminal, so that each takes one row.
+// statusBlock draws the present of a run: one line about the run, then its living nodes, in at most height lines, but never fewer than three.
+// No line is as wide as the terminal, so that each takes one row.
 func statusBlock(s *journal.State, now journal.At, width, height int) []string {
 	if s == nil || s.Run == "" {
 		return nil
 	}
-	lines := []string{strings.Repeat("─", max(1, width-1)), cut(strings.Join(runFacts(s, now), " · "), width-1)}
-	var line strings.Builder
+	width = max(1, width-1)
+	lines := []string{strings.Repeat("─", width), cut(strings.Join(runFacts(s, now), " · "), width)}
 	var cells []string
 	for _, n := range s.List("") {
-		if n.Phase.Ended() {
-			continue
+		if !n.Phase.Ended() {
+			cells = append(cells, cut(nodeCell(n, now), width))
 		}
-		cells = append(cells, nodeCell(n, now))
 	}
-	for i, c := range cells {
-		if line.Len() > 0 && len([]rune(line.String()))+2+len([]rune(c)) > width-1 {
-			lines = append(lines, line.String())
-			line.Reset()
-			if len(lines) == height && i < len(cells) {
-				lines[height-1] = cut(fmt.Sprintf("%s and %d more", cut(lines[height-1], max(1, width-16)), len(cells)-i), width-1)
-				return lines
-			}
+	rows, shown := fill(cells, width, max(1, height-len(lines)))
+	if rest := len(cells) - shown; rest > 0 {
+		more := fmt.Sprintf(" and %d more", rest)
+		last := &rows[len(rows)-1]
+		*last = cut(cut(*last, max(1, width-len(more)))+more, width)
+	}
+	return append(lines, rows...)
+}
+
+// fill sets cells into rows; shown is how many of them found a place.
+func fill(cells []string, width, height int) (rows []string, shown int) {
+	for _, c := range cells {
+		last := len(rows) - 1
+		switch {
+		case last >= 0 && len([]rune(rows[last]))+2+len([]rune(c)) <= width:
+			rows[last] += "  " + c
+		case len(rows) == height:
+			return rows, shown
+		default:
+			rows = append(rows, c)
 		}
-		if line.Len() > 0 {
-			line.WriteString("  ")
-		}
-		line.WriteString(cut(c, width-1))
+		shown++
 	}
-	if line.Len() > 0 {
-		lines = append(lines, line.String())
-	}
-	return lines
+	return rows, shown
 }
 
 func runFacts(s *journal.State, now journal.At) []string {

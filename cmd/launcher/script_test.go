@@ -32,7 +32,7 @@ func TestScripts(t *testing.T) {
 	binaries := buildBinaries(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
-		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "", // rewrites the golden parts; review them like code
+		UpdateScripts:       *update,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {

@@ -105,7 +105,7 @@ func (f *files) keep(c savedCheckpoint) {
 
 // checkpointed copies a new checkpoint off its node.
 func (l *worldLoop) checkpointed(k *link, c *control.Checkpoint) {
-	node := k.node.Name
+	node := k.name
 	l.step(rendezvous.Checkpoint{Step: c.Step, Path: c.Name})
 	if l.Job.Checkpoint == nil {
 		return
@@ -193,10 +193,10 @@ func (l *worldLoop) sendCheckpoint(f rendezvous.Form) {
 			for i, k := range to {
 				if failed[i] != nil {
 					// It starts all the same: its ranks resume at what they have, or get the state from a peer.
-					l.Log.Warn("send checkpoint", "node", k.node.Name, "name", c.Name, "error", failed[i])
+					l.Log.Warn("send checkpoint", "node", k.name, "name", c.Name, "error", failed[i])
 					continue
 				}
-				l.files.onNode[k.node.Name] = c.Hash
+				l.files.onNode[k.name] = c.Hash
 			}
 			l.launchGeneration(f)
 		})
@@ -230,7 +230,7 @@ func (l *worldLoop) saveOutputs(last bool) {
 	}
 	var copying sync.WaitGroup
 	for _, k := range from {
-		name := k.node.Name
+		name := k.name
 		if l.files.saving[name] && !last {
 			continue
 		}

@@ -29,10 +29,13 @@ const (
 // link is one worker: its connection, and what it is to be told. Its run is one goroutine that dials, bootstraps and serves the
 // session, over and over until it is stopped.
 type link struct {
-	world *World
-	mux   *tunnel.Mux
-	quit  context.CancelFunc
-	ctx   context.Context
+	world         *World
+	name          string
+	slot, attempt int
+	mux           *tunnel.Mux
+	quit          context.CancelFunc
+	ctx           context.Context
+	member        bool // owned by the loop: the core has been told that it joined
 
 	mu     sync.Mutex // guards all below
 	node   supervisor.RosterNode
@@ -56,7 +59,7 @@ type link struct {
 
 func newLink(w *World, n supervisor.RosterNode) *link {
 	ctx, quit := context.WithCancel(context.Background())
-	return &link{world: w, node: n, mux: tunnel.NewAcceptor(), nudge: make(chan struct{}, 1), ctx: ctx, quit: quit, logs: w.logs.positions(n.Name)}
+	return &link{world: w, name: n.Name, slot: n.Slot, attempt: n.Attempt, node: n, mux: tunnel.NewAcceptor(), nudge: make(chan struct{}, 1), ctx: ctx, quit: quit, logs: w.logs.positions(n.Name)}
 }
 
 func (k *link) update(n supervisor.RosterNode) {
@@ -126,11 +129,11 @@ func (k *link) run(ctx context.Context) {
 		if k.ctx.Err() != nil {
 			return
 		}
-		k.world.Log.Info("link ended", "node", k.node.Name, "error", err)
+		k.world.Log.Info("link ended", "node", k.name, "error", err)
 		k.suspect(err)
 		if sshexec.Classify(err) == sshexec.HostKeyMismatch || errors.Is(err, bootstrap.ErrPlatform) {
 			// No waiting cures that: the node is given up.
-			k.world.post(func(l *worldLoop) { l.lose(k.node.Name, err.Error(), false) })
+			k.world.post(func(l *worldLoop) { l.lose(k.name, err.Error(), false) })
 			return
 		}
 		if wait := redialPause - time.Since(began); wait > 0 {
@@ -148,8 +151,8 @@ func (k *link) suspect(err error) {
 	k.mu.Unlock()
 	if greeted {
 		k.world.post(func(l *worldLoop) {
-			if l.links[k.node.Name] == k {
-				l.record(nil, journal.NewEvent(journal.NodeSuspect, k.node.Name, 0, journal.Suspected{Reason: err.Error()}))
+			if l.links[k.name] == k {
+				l.record(nil, journal.NewEvent(journal.NodeSuspect, k.name, 0, journal.Suspected{Reason: err.Error()}))
 			}
 		})
 	}
@@ -187,7 +190,7 @@ func (k *link) bootstrap(ctx context.Context, conn *sshexec.Conn, node superviso
 	defer cancel()
 	join, err := json.Marshal(control.Join{
 		Run: k.world.RunID, Node: node.Name, Slot: uint32(node.Slot), Attempt: uint32(node.Attempt),
-		NodeLease: k.world.Job.Limits.NodeLease, MemberLease: k.world.Job.Elastic.LostAfter,
+		NodeLease: k.world.Job.Limits.NodeLease, MemberLease: k.world.Job.Elastic.LostAfter, NoticeSource: k.world.Info.NoticeSource,
 	})
 	if err != nil {
 		return nil, err
@@ -256,7 +259,7 @@ func (k *link) greet(session grpc.BidiStreamingClient[control.Order, control.Rep
 	renew := k.renew(lease)
 	k.mu.Lock()
 	order := &control.Order{Received: k.received, Body: &control.Order_Hello{Hello: &control.HelloOrder{
-		Run: k.world.RunID, Node: k.node.Name, Slot: uint32(k.node.Slot), Attempt: uint32(k.node.Attempt), Epoch: k.world.Epoch, Instance: k.instance, Renew: renew,
+		Run: k.world.RunID, Node: k.name, Slot: uint32(k.slot), Attempt: uint32(k.attempt), Epoch: k.world.Epoch, Instance: k.instance, Renew: renew,
 	}}}
 	k.mu.Unlock()
 	if err := session.Send(order); err != nil {
@@ -350,8 +353,8 @@ func (k *link) acceptStreams() {
 			}
 			server := l.server
 			l.start(func() {
-				if err := server.ServeConn(k.ctx, c, k.node.Name); err != nil {
-					l.Log.Debug("store connection", "node", k.node.Name, "error", err)
+				if err := server.ServeConn(k.ctx, c, k.name); err != nil {
+					l.Log.Debug("store connection", "node", k.name, "error", err)
 				}
 			})
 		})
@@ -363,7 +366,7 @@ func (k *link) agent() (control.AgentClient, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.client == nil {
-		return nil, fmt.Errorf("reach %s: not connected", k.node.Name)
+		return nil, fmt.Errorf("reach %s: not connected", k.name)
 	}
 	return k.client, nil
 }

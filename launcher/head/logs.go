@@ -143,8 +143,8 @@ func (k *link) followLogs(ctx context.Context, agent control.AgentClient) {
 	for s, offset := range k.logs {
 		req.After = append(req.After, &control.LogPosition{Stream: &control.LogStream{Generation: uint64(s.generation), Rank: s.rank, Kind: s.kind}, Offset: offset})
 	}
-	node := k.node.Name
 	k.mu.Unlock()
+	node := k.name
 	call, err := agent.Logs(ctx, req)
 	if err != nil {
 		k.world.Log.Warn("follow logs", "node", node, "error", err)

@@ -55,7 +55,7 @@ func (p *preparation) run(ctx context.Context) error {
 func (p *preparation) rekey(ctx context.Context) error {
 	k := p.link
 	k.mu.Lock()
-	rekeyed, keys, name := k.node.Rekeyed, k.node.HostKeys, k.node.Name
+	rekeyed, keys, name := k.node.Rekeyed, k.node.HostKeys, k.name
 	k.mu.Unlock()
 	if !k.world.Info.RotatesHostKeys || rekeyed {
 		return nil
@@ -89,7 +89,7 @@ func (p *preparation) rekey(ctx context.Context) error {
 
 func (p *preparation) confirm(ctx context.Context, public string) error {
 	k := p.link
-	if err := k.await(ctx, journal.NewEvent(journal.NodeRekeyed, k.node.Name, 0, journal.Rekeyed{HostKey: public})); err != nil {
+	if err := k.await(ctx, journal.NewEvent(journal.NodeRekeyed, k.name, 0, journal.Rekeyed{HostKey: public})); err != nil {
 		return err
 	}
 	k.mu.Lock()
@@ -204,7 +204,7 @@ func (p *preparation) setup(ctx context.Context) (ok bool, err error) {
 			if a.Hash != hash {
 				continue
 			}
-			name, failed := k.node.Name, a.Error != ""
+			name, failed := k.name, a.Error != ""
 			event := journal.Setup{OK: !failed, Seconds: time.Since(began).Seconds(), Exit: int(a.Code)}
 			if failed {
 				event.LastLines = lines(a.LastLines)

@@ -11,7 +11,7 @@ import (
 
 // report takes in what an agent says.
 func (l *worldLoop) report(k *link, r *control.Report) {
-	name := k.node.Name
+	name := k.name
 	if l.links[name] != k {
 		return // a node that is not ours any more
 	}
@@ -60,13 +60,13 @@ func (l *worldLoop) exited(node string, e *control.Exited) {
 func (l *worldLoop) noticed(node string, n *control.Notice, left time.Duration) {
 	deadline := max(l.Clock()+left, time.Nanosecond)
 	if n.Withdrawn {
-		delete(l.notices, node)
-		l.step(rendezvous.Notice{Node: node, Cancelled: true})
+		// Its replacement is on the way and will have the slot, and two machines for one slot are one too many: it goes all the same.
+		l.Log.Info("notice withdrawn", "node", node)
 		return
 	}
 	if l.notices[node] == nil {
 		at := journal.At(deadline)
-		l.notices[node] = &control.NodeNotice{Node: node, Slot: uint32(l.links[node].node.Slot), DeadlineUnixNs: time.Now().Add(left).UnixNano(), Source: n.Source}
+		l.notices[node] = &control.NodeNotice{Node: node, Slot: uint32(l.links[node].slot), DeadlineUnixNs: time.Now().Add(left).UnixNano(), Source: n.Source}
 		l.record(nil, journal.NewEvent(journal.NodeNotice, node, 0, journal.Noticed{Source: n.Source, DeadlineAt: &at}))
 		l.saveOutputs(false)
 		l.tellWorld()
@@ -89,7 +89,7 @@ func (l *worldLoop) tellWorld() {
 
 func (l *worldLoop) progressed(k *link, p *control.Progress) {
 	if l.formed && int(p.Generation) == l.generation.Generation {
-		l.record(nil, journal.NewEvent(journal.ProgressReported, k.node.Name, int(p.Generation), journal.Progress{Step: p.Step, Numbers: p.Numbers}))
+		l.record(nil, journal.NewEvent(journal.ProgressReported, k.name, int(p.Generation), journal.Progress{Step: p.Step, Numbers: p.Numbers}))
 	}
 }
 
@@ -123,16 +123,17 @@ func (l *worldLoop) lose(node, cause string, known bool) {
 
 // joined makes a prepared node a member.
 func (l *worldLoop) joined(k *link, procs int, hello *control.HelloReport) {
-	name := k.node.Name
+	name := k.name
 	if l.links[name] != k {
 		return
 	}
+	k.member = true
 	l.record(nil, journal.NewEvent(journal.NodeJoined, name, 0, journal.Joined{Procs: procs, CPUs: int(hello.Cpus), GPUs: len(hello.Gpus)}))
 	running := 0
 	if hello.State == control.GenerationState_RUNNING || hello.State == control.GenerationState_ENDING {
 		running = int(hello.Generation)
 	}
-	l.step(rendezvous.Joined{Node: name, Slot: k.node.Slot, Attempt: k.node.Attempt, Procs: procs, Addr: hostOf(k.node.ClusterAddress), Running: running})
+	l.step(rendezvous.Joined{Node: name, Slot: k.slot, Attempt: k.attempt, Procs: procs, Addr: hostOf(k.node.ClusterAddress), Running: running})
 	if running == 0 && l.formed && k.startedBefore(l.generation.Generation) {
 		l.step(rendezvous.Ended{Node: name, Generation: l.generation.Generation})
 	}

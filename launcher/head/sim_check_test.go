@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ephemeral-launcher/launcher/launcher/journal"
@@ -40,7 +41,7 @@ func (s *simulation) check() {
 	if alive := s.alive(); len(alive) > 0 {
 		s.t.Errorf("rank processes still live: %v", alive)
 	}
-	for _, problem := range problems(s.events()) {
+	for _, problem := range append(problems(s.events()), s.idlers()...) {
 		s.t.Error(problem)
 	}
 	if s.t.Failed() {
@@ -51,8 +52,16 @@ func (s *simulation) check() {
 // problems tells what in a journal cannot be.
 func problems(events []journal.Event) (found []string) {
 	generation, finished, accepted := 0, 0, 0
+	state := &journal.State{}
 	for _, e := range events {
+		if err := state.Apply(e); err != nil {
+			found = append(found, err.Error())
+		}
 		switch e.Kind {
+		case journal.NodeLost:
+			if reason := state.Nodes[e.Node].Reason; strings.Contains(reason, "unfit") || strings.Contains(reason, "stuck") {
+				found = append(found, fmt.Sprintf("%s is %s, and nothing was wrong with it", e.Node, reason))
+			}
 		case journal.GenerationFormed:
 			var f journal.Formed
 			if err := e.Decode(&f); err != nil {
@@ -66,6 +75,9 @@ func problems(events []journal.Event) (found []string) {
 			for i, m := range f.Members {
 				if m.GroupRank != i || m.FirstRank != next || slots[m.Slot] {
 					found = append(found, fmt.Sprintf("generation %d has members %v", e.Generation, f.Members))
+				}
+				if n := state.Nodes[m.Node]; n.Phase != journal.PhaseJoined && n.Phase != journal.PhaseLost && n.DeletingAt < e.At {
+					found = append(found, fmt.Sprintf("generation %d has %s, which is %s", e.Generation, m.Node, n.Phase))
 				}
 				next += m.Procs
 				slots[m.Slot] = true
@@ -82,8 +94,28 @@ func problems(events []journal.Event) (found []string) {
 	if finished > 1 || accepted > 1 {
 		found = append(found, fmt.Sprintf("finished %d times, accepted %d times", finished, accepted))
 	}
-	if _, err := journal.Fold(events); err != nil {
-		found = append(found, err.Error())
+	return found
+}
+
+// idlers tells of machines that were kept for long beside another of their slot.
+func (s *simulation) idlers() (found []string) {
+	const long = 5 * time.Minute
+	nodes := s.state().List(providers.Worker)
+	for i, a := range nodes {
+		for _, b := range nodes[i+1:] {
+			if a.Slot != b.Slot || a.JoinedAt < 0 || b.JoinedAt < 0 {
+				continue
+			}
+			end := func(n *journal.Node) journal.At {
+				if n.DeletingAt >= 0 {
+					return n.DeletingAt
+				}
+				return n.DeletedAt
+			}
+			if both := (min(end(a), end(b)) - max(a.JoinedAt, b.JoinedAt)).Duration(); both > long {
+				found = append(found, fmt.Sprintf("%s and %s were both there for %v", a.Name, b.Name, both))
+			}
+		}
 	}
 	return found
 }

@@ -154,6 +154,45 @@ func (s *simulation) schedule(r *rand.Rand, count int) (done []string) {
 	return done
 }
 
+// taken tells whether the head has taken over.
+func (s *simulation) taken() bool {
+	select {
+	case <-s.client.adopted:
+		return true
+	default:
+		return false
+	}
+}
+
+// down orders the end of the run, as often as it takes to be heard.
+func (s *simulation) down() {
+	s.t.Helper()
+	for s.live().Stopping == nil {
+		err := s.client.order(&control.OrderRequest{Body: &control.OrderRequest_StopJson{StopJson: []byte(`{"cause":"down"}`)}})
+		if err != nil {
+			time.Sleep(time.Second)
+		}
+		time.Sleep(pollEvery)
+	}
+}
+
+// over waits until the run has ended and everything is deleted.
+func (s *simulation) over() {
+	s.t.Helper()
+	select {
+	case <-s.client.fetched:
+	case <-time.After(30 * time.Minute):
+		s.show()
+		s.t.Fatal("the run does not end")
+	}
+	s.gone(20 * time.Minute)
+	finished := s.find(journal.RunFinished, "")
+	if len(finished) != 1 {
+		s.t.Fatalf("finished %d times, want once", len(finished))
+	}
+	s.checkSpend(finished[0].At, 2*time.Minute)
+}
+
 // runSeed is one run under the faults of a seed. It returns the journal, without what differs between two times.
 func runSeed(t *testing.T, seed uint64) (trace []string) {
 	var done []string
@@ -166,17 +205,24 @@ func runSeed(t *testing.T, seed uint64) (trace []string) {
 	}, func(s *simulation) {
 		r := rand.New(rand.NewPCG(seed, 13))
 		s.launch()
-		s.until("generation 1", 10*time.Minute, formed(1))
-		done = s.schedule(r, 12)
-		s.finish()
-		select {
-		case <-s.client.fetched:
-		case <-time.After(30 * time.Minute):
-			s.t.Errorf("the run does not end")
+		s.until("the head's daemon", 10*time.Minute, func(*journal.State) bool { return s.taken() })
+		if seed%2 == 0 {
+			s.until("generation 1", 10*time.Minute, formed(1))
 		}
-		s.gone(20 * time.Minute)
-		if got := len(s.find(journal.RunFinished, "")); got != 1 {
-			t.Errorf("finished %d times, want once", got)
+		done = s.schedule(r, 12)
+		switch r.IntN(4) {
+		case 0: // nobody is left who could act
+			done = append(done, fmt.Sprintf("%.3f everybody dies", s.now().Seconds()))
+			s.client.close()
+			s.cloud.KillSilently(s.headGuest().machine.ID)
+			s.gone(s.job.Limits.NodeLease + s.job.Limits.StartTimeout)
+		case 1:
+			done = append(done, fmt.Sprintf("%.3f down", s.now().Seconds()))
+			s.down()
+			s.over()
+		default:
+			s.finish()
+			s.over()
 		}
 		if *simShow {
 			s.show()
@@ -184,7 +230,7 @@ func runSeed(t *testing.T, seed uint64) (trace []string) {
 		for _, e := range s.events() {
 			trace = append(trace, fmt.Sprintf("%.6f %s %s %d", e.At.Duration().Seconds(), e.Kind, e.Node, e.Generation))
 		}
-		if state := s.state(); state.Stopping.Cause != journal.CauseSucceeded {
+		if state := s.state(); state.Stopping != nil && state.Stopping.Cause != journal.CauseSucceeded {
 			t.Logf("cause %s: %s", state.Stopping.Cause, state.Stopping.Text)
 		}
 		t.Logf("seed %d: %d generations %v, %d machines, %v of virtual time", seed, s.state().Generation.Number, s.generations(), s.audit().Machines[providers.Worker], s.now().Round(time.Second))

@@ -244,11 +244,11 @@ func (s *simulation) headGuest() *guest {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.guests, func(g *guest) bool { return g.req.Role == providers.Head })
-	if i < 0 {
-		s.t.Fatal("no head has booted")
+	if i := slices.IndexFunc(s.guests, func(g *guest) bool { return g.req.Role == providers.Head }); i >= 0 {
+		return s.guests[i]
 	}
-	return s.guests[i]
+	s.t.Fatal("no head has booted")
+	return nil
 }
 
 // state is what the run's journal adds up to, wherever it is written.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ephemeral-launcher/launcher/launcher/control"
 	"github.com/ephemeral-launcher/launcher/launcher/journal"
 	"github.com/ephemeral-launcher/launcher/providers"
 	"github.com/ephemeral-launcher/launcher/providers/sim"
@@ -268,6 +269,67 @@ func TestSimHeadUnreachableForTheMemberLease(t *testing.T) {
 		if state.LostNodes != 0 || state.Restarts != 0 {
 			t.Errorf("%d nodes lost and %d restarts charged, want none", state.LostNodes, state.Restarts)
 		}
+	})
+}
+
+// Without a broken connection what was said in the meantime still arrives, old stamps and all.
+func TestSimHeadSilentForTheMemberLease(t *testing.T) {
+	simulate(t, simOptions{hcl: simJob("count = 3", "")}, func(s *simulation) {
+		s.up()
+		head := s.headGuest()
+		head.fallSilent(true)
+		time.Sleep(8200 * time.Millisecond)
+		if alive := s.alive(); len(alive) > 0 {
+			t.Errorf("ranks live on without a member lease: %v", alive)
+		}
+		head.fallSilent(false)
+		s.until("generation 2", 30*time.Second, formed(2))
+		time.Sleep(10 * time.Second)
+		state := s.end()
+		s.expectGenerations("start", "loss")
+		if state.LostNodes != 0 || state.Restarts != 0 {
+			t.Errorf("%d nodes lost and %d restarts charged, want none", state.LostNodes, state.Restarts)
+		}
+	})
+}
+
+func TestSimScaleDown(t *testing.T) {
+	simulate(t, simOptions{hcl: simJob("min = 2\n max = 5", "")}, func(s *simulation) {
+		s.up()
+		s.cloud.KillSilently(s.guestOf("w0.1").machine.ID)
+		s.until("generation 2", 15*time.Second, formed(2))
+		if err := s.client.order(&control.OrderRequest{Body: &control.OrderRequest_Scale{Scale: 3}, By: "test"}); err != nil {
+			t.Fatal(err)
+		}
+		state := s.until("three of the first slots", 2*time.Minute, func(j *journal.State) bool {
+			return j.Generation.Phase == journal.GenFormed && slices.Equal(sorted(members(j)), []string{"w0.2", "w1.1", "w2.1"})
+		})
+		time.Sleep(30 * time.Second)
+		if got := s.live().Generation.Number; got != state.Generation.Number {
+			t.Errorf("generation %d follows %d: nothing has changed", got, state.Generation.Number)
+		}
+		if got := len(s.living(providers.Worker)); got != 3 {
+			t.Errorf("%d workers live, want 3", got)
+		}
+		t.Logf("generations: %v", s.generations())
+		s.end()
+	})
+}
+
+func TestSimNoticeWithdrawn(t *testing.T) {
+	simulate(t, simOptions{hcl: simJob(simElastic, "")}, func(s *simulation) {
+		s.up()
+		victim := s.guestOf("w1.1")
+		s.cloud.Reclaim(victim.machine.ID, 2*time.Minute)
+		time.Sleep(5 * time.Second)
+		s.cloud.CallOffReclaim(victim.machine.ID)
+		s.until("generation 2", 2*time.Minute, formed(2))
+		time.Sleep(time.Minute)
+		if got := len(s.living(providers.Worker)); got != 3 {
+			t.Errorf("%d workers live, want 3", got)
+		}
+		s.end()
+		s.expectGenerations("start", "swap")
 	})
 }
 

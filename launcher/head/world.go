@@ -98,10 +98,10 @@ type worldLoop struct {
 	// dismissed are nodes that were given up and are listed still: a roster may be older than the event that says so.
 	dismissed map[string]bool
 	// parting are nodes that no roster lists any more and that the core still knows: they get no rank again.
-	parting map[string]rendezvous.Expected
-	roster    supervisor.Roster
-	recorder  *recorder
-	files     *files
+	parting  map[string]rendezvous.Expected
+	roster   supervisor.Roster
+	recorder *recorder
+	files    *files
 
 	generation rendezvous.Form // the last one formed
 	formed     bool            // it is running or ending
@@ -199,10 +199,16 @@ func (l *worldLoop) setRoster(r supervisor.Roster) {
 		}
 	}
 	for name, k := range l.links {
-		if !listed[name] {
-			l.parting[name] = rendezvous.Expected{Node: name, Slot: k.node.Slot, Attempt: k.node.Attempt, Leaving: true}
-			delete(l.notices, name)
+		if listed[name] {
+			continue
 		}
+		delete(l.notices, name)
+		if k.member {
+			l.parting[name] = rendezvous.Expected{Node: name, Slot: k.slot, Attempt: k.attempt, Leaving: true}
+			continue
+		}
+		k.stop()
+		delete(l.links, name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.parting)) {
 		expected.Nodes = append(expected.Nodes, l.parting[name])

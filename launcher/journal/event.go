@@ -53,6 +53,13 @@ const (
 	ProviderRefused   Kind = "provider.refused"   // [ProviderError]: a call other than create went wrong
 )
 
+// Kinds lists every kind there is, in the order above.
+func Kinds() []Kind {
+	return []Kind{
+		RunCreated, RunPlanned, RunStopping, RunFinished, RunClean, RunScaled, RunDrained, RunFetched, NodeIntended, NodeCreated, NodeRefused, NodeAddressed, NodeReachable, NodeRekeying, NodeRekeyed, NodeJoined, NodeNotice, NodeSuspect, NodeLost, NodeDeleting, NodeDeleted, HandoverOffered, HandoverAccepted, GenerationForming, GenerationFormed, GenerationEnded, ProcessExited, JobCharged, CheckpointSaved, OutputsSaved, SetupFinished, ProgressReported, LogsDropped, ProviderRefused,
+	}
+}
+
 // Event is one line of the journal.
 type Event struct {
 	// Time is the wall clock, UTC, microseconds. It decides nothing.

@@ -23,9 +23,8 @@ func (c *Core) apply(in Input) {
 		c.saves, c.saved = true, true
 	case Scale:
 		c.scale(in.Workers)
-		if c.phase == running && len(c.world.members) >= c.target {
-			c.keepSlots()
-		}
+		// Slots are wanted from 0: who comes into a higher one later is growth, and who fills a lower one that was lost still is not.
+		c.slots = slices.DeleteFunc(c.slots, func(slot int) bool { return slot >= c.target })
 	case Stop:
 		if c.stop == nil {
 			c.stop = &in

@@ -31,8 +31,6 @@ type Input struct {
 	Mode      Mode
 	// World: there is one to be told of.
 	World bool
-	// AwaitFetch: the head stays until run.fetched also where the client supervises.
-	AwaitFetch bool
 }
 
 // Mode is whose supervisor this is.

@@ -104,9 +104,9 @@ func (d *decider) budget() {
 		return
 	}
 	if rate > 0 {
-		// Billing steps make spend a staircase: look again early rather than late.
+		// Billing steps make spend a staircase, so this may be late; but listings come several times in a node lease, and left looks ahead for a whole one.
 		hours := min(left/rate, 24*365)
-		d.wake(d.Now + max(time.Duration(hours*float64(time.Hour))-d.info().BillingInterval, time.Second))
+		d.wake(d.Now + max(time.Duration(hours*float64(time.Hour)), time.Second))
 	}
 }
 

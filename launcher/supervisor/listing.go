@@ -25,7 +25,7 @@ type Seen struct {
 	// Resources are what it showed, in order of kind and id.
 	Resources []providers.Resource
 	// Absent holds, per node, when the first of an unbroken row of listings without its machine was asked for. A node whose create call has no
-	// outcome is in it where a listing showed fewer machines of the call than there are such nodes.
+	// outcome is in it where the listing showed no machine that it could get.
 	Absent map[string]time.Duration
 	// Empty is how many listings in a row showed nothing alive, and EmptySince when the first of them was asked for.
 	Empty      int
@@ -62,21 +62,21 @@ func (s Seen) Observe(state *journal.State, at time.Duration, resources []provid
 			next.byToken[r.Machine.Token] = append(next.byToken[r.Machine.Token], i)
 		}
 	}
-	open := map[string]int{} // nodes without an outcome, by token
+	found := map[string]bool{} // calls with machines that no node stands for yet
+	owned := map[string]bool{}
 	for _, n := range state.Nodes {
-		if n.Phase == journal.PhaseIntended {
-			open[n.Intent.Token]++
+		if n.Machine != nil {
+			owned[n.Machine.ID] = true
 		}
 	}
-	found := map[string]int{}
-	for token := range open {
-		found[token] = len(next.unowned(state, token))
+	for token, machines := range next.byToken {
+		found[token] = slices.ContainsFunc(machines, func(i int) bool { return !owned[next.Resources[i].ID] })
 	}
 	for name, n := range state.Nodes {
 		if n.Phase.Ended() || n.Machine != nil && next.machine(n) != nil {
 			continue
 		}
-		if token := n.Intent.Token; n.Machine == nil && (unsure(token) || found[token] >= open[token]) {
+		if token := n.Intent.Token; n.Machine == nil && (unsure(token) || found[token]) {
 			continue
 		}
 		next.Absent[name] = at

@@ -34,9 +34,6 @@ type Options struct {
 	Ingress []string
 	Door    *journal.Door
 	Log     *slog.Logger
-	// AwaitFetch, in ModeClient: the head stays after the end until run.fetched is journaled, for hold_results at most. Set it where the
-	// client brings logs and outputs in.
-	AwaitFetch bool
 	// HandOver, in ModeLaunch, is closed when the head is ready to take over.
 	HandOver <-chan struct{}
 }
@@ -253,7 +250,7 @@ func (l *loop) away() { l.actFrom = max(l.Journal.Now(), 1) }
 func (l *loop) input(state *journal.State, now time.Duration) Input {
 	return Input{
 		Job: l.Job, State: state, Seen: l.seen, Now: now, ActFrom: l.actFrom, Busy: l.busy, Failed: l.failed, Accepted: l.accepted,
-		RenewedAt: l.renewed.at, RenewedAs: l.renewed.as, Mode: l.Mode, World: l.World != nil, AwaitFetch: l.AwaitFetch,
+		RenewedAt: l.renewed.at, RenewedAs: l.renewed.as, Mode: l.Mode, World: l.World != nil,
 	}
 }
 

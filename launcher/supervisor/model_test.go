@@ -22,25 +22,28 @@ type model struct {
 	mode Mode
 	now  time.Duration
 
-	state                *journal.State
-	seen                 Seen
-	busy, accepted       map[string]bool
-	failed               map[string]Backoff
-	called               map[string]time.Duration
-	began, actFrom       time.Duration
-	renewedAt            time.Duration
-	renewedAs            string
-	world, awaitFetch    bool
-	decision             Decision
-	events               []journal.Event
-	calls                []*call
-	machines             []*machine
-	tokens               map[string][]*machine
-	capacity             map[string]int // by zone; missing: unlimited
-	told                 map[string]bool
-	refusal              providers.Code // of create calls [Capacity]
-	drains, creates      int
-	createdAfterStopping bool
+	state                  *journal.State
+	seen                   Seen
+	busy, accepted         map[string]bool
+	failed                 map[string]Backoff
+	called                 map[string]time.Duration
+	began, actFrom         time.Duration
+	renewedAt              time.Duration
+	renewedAs              string
+	world                  bool
+	decision               Decision
+	events                 []journal.Event
+	calls                  []*call
+	machines               []*machine
+	tokens                 map[string][]*machine
+	capacity               map[string]int // by zone; missing: unlimited
+	told                   map[string]bool
+	refusal                providers.Code // of create calls [Capacity]
+	drains, creates, lists int
+	createdAfterStopping   bool
+	group                  bool // there is a resource of the run that cannot be deleted while the head lives
+	remembers              bool // listings show all machines that ended, not only every other
+	foreign                bool // there are machines that no call of the run made
 }
 
 // reporter is what testing.T, rapid.T and fuzz targets share.
@@ -137,7 +140,7 @@ func (m *model) say(kind journal.Kind, node string, generation int, data any) {
 func (m *model) input() Input {
 	return Input{
 		Job: m.job, State: m.state, Seen: m.seen, Now: m.now, ActFrom: m.actFrom, Busy: m.busy, Failed: m.failed, Accepted: m.accepted,
-		RenewedAt: m.renewedAt, RenewedAs: m.renewedAs, Mode: m.mode, World: m.world, AwaitFetch: m.awaitFetch,
+		RenewedAt: m.renewedAt, RenewedAs: m.renewedAs, Mode: m.mode, World: m.world,
 	}
 }
 
@@ -226,6 +229,9 @@ func (m *model) call(a Action, keys ...string) {
 			m.t.Fatalf("at %v: %s is under way already", m.now, k)
 		}
 		m.busy[k] = true
+	}
+	if _, ok := a.(List); ok {
+		m.lists++
 	}
 	m.calls = append(m.calls, &call{action: a, asked: m.now, state: m.state})
 }
@@ -404,11 +410,16 @@ func (m *model) listing() []providers.Resource {
 			Tags: map[string]string{providers.TagRun: "j-abc123", providers.TagRole: string(x.role)},
 		}
 		if !x.alive {
-			if r.State = providers.Terminated; i%2 == 0 {
+			if r.State = providers.Terminated; i%2 == 0 && !m.remembers {
 				continue
 			}
 		}
 		all = append(all, r)
+	}
+	if m.group && len(m.alive(providers.Head)) > 0 {
+		all = append(all, providers.Resource{
+			ID: "g", Kind: "group", State: providers.Running, Tags: map[string]string{providers.TagRun: "j-abc123", providers.TagRole: string(providers.Worker)},
+		})
 	}
 	return all
 }
@@ -551,7 +562,7 @@ func (m *model) check() {
 		if !x.alive {
 			continue
 		}
-		if !issued(m.state, x.token) {
+		if !m.foreign && !issued(m.state, x.token) {
 			m.t.Fatalf("at %v: machine %s of token %s: no intent", m.now, x.id, x.token)
 		}
 	}

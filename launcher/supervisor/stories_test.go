@@ -194,6 +194,18 @@ func TestStories(t *testing.T) {
 				t.Errorf("after two refusals: %s", m.phases())
 			}
 		}, want: "*"},
+		{name: "a zone that gave a machine since it refused starts afresh", job: elastic(1, 3), play: func(t *testing.T, m *model) {
+			m.start()
+			m.capacity["a"] = 0
+			m.say(journal.NodeLost, "w0.1", 0, journal.Lost{Cause: "silent"})
+			m.pass(time.Second)
+			delete(m.capacity, "a")
+			m.pass(20 * time.Second)
+			m.join()
+			m.capacity["a"] = 0
+			m.say(journal.NodeLost, "w1.1", 0, journal.Lost{Cause: "silent"})
+			m.pass(time.Second)
+		}, want: "w0.1=deleted/a w0.2=refused w0.3=joined/a w1.1=deleted/a w1.2=refused w2.1=joined/a "},
 		{name: "scale up", job: elastic(1, 4), play: func(t *testing.T, m *model) {
 			m.say(journal.RunScaled, "", 0, journal.Scaled{Workers: 2})
 			m.start()
@@ -246,6 +258,47 @@ func TestStories(t *testing.T) {
 				t.Errorf("%.2f USD an hour", usd)
 			}
 		}, want: "w0.1=joined/a w1.1=joined/a w2.1=joined/a "},
+		{name: "max_usd_per_hour: the head counts, though it is ordered at the same moment", job: func(j *jobspec.Job) {
+			elastic(2, 4)(j)
+			j.Limits.MaxUSDPerHour = 3.05
+		}, play: func(t *testing.T, m *model) { m.answer() }, want: "w0.1=created/a w1.1=created/a "},
+		{name: "more workers are asked for while the first are being rented: in the same zone", job: elastic(1, 5), play: func(t *testing.T, m *model) {
+			m.say(journal.RunScaled, "", 0, journal.Scaled{Workers: 3})
+			m.capacity["a"] = 2
+			m.decide()
+			for _, c := range slices.Clone(m.calls) {
+				m.end(c, works)
+			}
+			m.decide()
+			m.say(journal.RunScaled, "", 0, journal.Scaled{Workers: 5})
+			m.decide()
+			if zones := zonesOf(m.state.Nodes["w3.1"].Intent.Offers); zones[0] != "b" {
+				t.Errorf("asked for in %v, and the others are being rented in b", zones)
+			}
+		}, want: "*"},
+		{name: "two calls in one round", play: func(t *testing.T, m *model) {
+			m.start()
+			m.say(journal.NodeLost, "w0.1", 0, journal.Lost{Cause: "silent"})
+			for range 2 {
+				m.pass(time.Second)
+				for _, n := range m.state.List(providers.Worker) {
+					if n.Phase == journal.PhaseCreated {
+						m.say(journal.NodeLost, n.Name, 0, journal.Lost{Cause: "dead"})
+					}
+				}
+			}
+			m.pass(time.Second)
+			m.now += time.Minute
+			m.say(journal.NodeLost, "w1.1", 0, journal.Lost{Cause: "silent"})
+			m.decide()
+			if diff := cmp.Diff([]string{"create w0.4", "create w1.2"}, creates(m)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			m.pass(time.Second)
+			if got := len(m.alive(providers.Worker)); got != 3 {
+				t.Errorf("%d machines, want 3", got)
+			}
+		}, want: "*"},
 		{name: "max_usd_per_hour below min", job: func(j *jobspec.Job) { j.Limits.MaxUSDPerHour = 2.5 }, play: func(t *testing.T, m *model) { m.pass(time.Minute) },
 			want: "", stopped: "limit"},
 		{name: "a limit and offers without a price", job: func(j *jobspec.Job) { j.Limits.BudgetUSD = 50 }, play: func(t *testing.T, m *model) {
@@ -320,6 +373,15 @@ func TestStories(t *testing.T) {
 			m.say(journal.SetupFinished, "w2.1", 0, journal.Setup{Exit: 7})
 			m.pass(time.Second)
 		}, want: "w0.1=joined/a w1.1=joined/a w2.1=deleted/a w2.2=created/a ", stopped: "no"},
+		{name: "setup fails on two nodes of many: others are tried", play: func(t *testing.T, m *model) {
+			m.pass(10 * time.Second)
+			m.join("head", "w0.1")
+			for _, name := range []string{"w1.1", "w2.1"} {
+				m.say(journal.NodeReachable, name, 0, journal.Reachable{})
+				m.say(journal.SetupFinished, name, 0, journal.Setup{Exit: 7})
+			}
+			m.pass(time.Second)
+		}, want: "w0.1=joined/a w1.1=deleted/a w1.2=created/a w2.1=deleted/a w2.2=created/a ", stopped: "no"},
 		{name: "setup fails on the next one too", play: func(t *testing.T, m *model) {
 			m.pass(10 * time.Second)
 			m.join("head", "w0.1", "w1.1")
@@ -349,6 +411,21 @@ func TestStories(t *testing.T) {
 				t.Error("it still bills")
 			}
 		}, want: "w0.1=joined/a w1.1=joined/a w2.1=joined/a "},
+		{name: "a machine with the run's tag that no call accounts for stays until the run is over", play: func(t *testing.T, m *model) {
+			m.start()
+			m.foreign = true
+			m.machines = append(m.machines, &machine{id: "planted", token: "somebody's", zone: "a", role: providers.Worker, alive: true})
+			m.pass(5 * time.Minute)
+			if !slices.Contains(m.alive(""), "planted") {
+				t.Error("it was deleted without a matching intent")
+			}
+			m.say(journal.RunStopping, "", 0, journal.Stopping{Cause: journal.CauseDown})
+			m.say(journal.RunDrained, "", 0, nil)
+			m.pass(5 * time.Minute)
+			if len(m.alive("")) != 0 || m.state.Clean == nil {
+				t.Errorf("%v alive, clean %v", m.alive(""), m.state.Clean)
+			}
+		}, want: "*", stopped: "down"},
 		{name: "the intents were cut short: no call was made", play: func(t *testing.T, m *model) {
 			in := journal.Intended{Role: providers.Worker, Slot: 0, Attempt: 1, Token: "cut", Count: 3, Min: 3, Offers: m.state.Planned.Workers}
 			m.say(journal.NodeIntended, "w0.1", 0, in)
@@ -427,9 +504,14 @@ func TestTeardownOrder(t *testing.T) {
 		if got := len(m.alive(providers.Worker)); got != 0 {
 			t.Fatalf("%d workers after the teardown began", got)
 		}
+		m.pass(2 * time.Minute)
+		m.lists = 0
 		m.pass(50 * time.Minute)
 		if got := len(m.alive(providers.Head)); got != 1 {
 			t.Fatal("the head went before hold_results was over")
+		}
+		if m.lists > 101 {
+			t.Errorf("%d listings in 50 minutes of waiting, want one in 30 s", m.lists)
 		}
 		m.say(journal.RunFetched, "", 0, nil)
 		m.decide()
@@ -449,7 +531,7 @@ func TestTeardownOrder(t *testing.T) {
 	})
 	t.Run("on the head: the second listing is awaited", func(t *testing.T) {
 		m := newModel(t, testJob(), ModeHead)
-		m.job.Limits.HoldResults = 0
+		m.job.Limits.HoldResults, m.remembers = 0, true
 		m.state.Planned.Info.ConsistencyWindow = 30 * time.Second
 		m.start()
 		stop(m)
@@ -458,8 +540,33 @@ func TestTeardownOrder(t *testing.T) {
 		for len(m.alive(providers.Head)) > 0 && m.now < began+time.Hour {
 			m.pass(time.Second)
 		}
-		if took := m.now - began; took < 30*time.Second || took > time.Minute {
+		if took := m.now - began; took < 30*time.Second || took > 45*time.Second {
 			t.Errorf("the head went after %v, want a consistency window and a little", took)
+		}
+	})
+	t.Run("on the head: what hangs on the head itself does not keep it", func(t *testing.T) {
+		m := newModel(t, testJob(), ModeHead)
+		m.job.Limits.HoldResults, m.group = 0, true
+		m.start()
+		stop(m)
+		m.say(journal.RunDrained, "", 0, nil)
+		m.pass(2 * time.Minute)
+		if len(m.alive("")) != 0 || !m.decision.Done {
+			t.Errorf("two minutes after the end %v are alive", m.alive(""))
+		}
+	})
+	t.Run("in the client: clean is said after two listings a window apart", func(t *testing.T) {
+		m := newModel(t, testJob(), ModeClient)
+		m.remembers, m.state.Planned.Info.ConsistencyWindow = true, 30*time.Second
+		m.start()
+		stop(m)
+		m.say(journal.RunDrained, "", 0, nil)
+		began := m.now
+		for m.state.Clean == nil && m.now < began+time.Hour {
+			m.pass(time.Second)
+		}
+		if took := m.now - began; took < 30*time.Second || took > 45*time.Second || m.state.Clean.Listings < 2 {
+			t.Errorf("clean after %v and %d listings", took, m.state.Clean.Listings)
 		}
 	})
 	t.Run("on the head: the budget ends the hold", func(t *testing.T) {
@@ -472,22 +579,6 @@ func TestTeardownOrder(t *testing.T) {
 		m.pass(20 * time.Hour)
 		if got := m.spent(); len(m.alive("")) != 0 || got > 1 || got < 0.9 {
 			t.Errorf("%d machines, %.3f USD spent of 1", len(m.alive("")), got)
-		}
-	})
-	t.Run("in the client: the head stays until its results are fetched", func(t *testing.T) {
-		m := newModel(t, testJob(), ModeClient)
-		m.awaitFetch = true
-		m.start()
-		stop(m)
-		m.say(journal.RunDrained, "", 0, nil)
-		m.pass(time.Minute)
-		if len(m.alive(providers.Head)) != 1 || len(m.alive(providers.Worker)) != 0 {
-			t.Errorf("%v alive, want the head", m.alive(""))
-		}
-		m.say(journal.RunFetched, "", 0, nil)
-		m.pass(time.Minute)
-		if m.state.Clean == nil {
-			t.Errorf("not clean: %s", m.describe())
 		}
 	})
 	t.Run("before anything was planned", func(t *testing.T) {
@@ -546,6 +637,7 @@ func TestGone(t *testing.T) {
 		{"one beyond, alone", []time.Duration{50 * time.Second}, false},
 		{"two a window apart, the later a window after creation", []time.Duration{11 * time.Second, 41 * time.Second}, true},
 		{"two a window apart", []time.Duration{50 * time.Second, 80 * time.Second}, true},
+		{"two a window apart, the later within the window of creation", []time.Duration{5 * time.Second, 36 * time.Second}, false},
 		{"two closer", []time.Duration{50 * time.Second, 79 * time.Second}, false},
 	}
 	for _, tt := range tests {
@@ -553,11 +645,13 @@ func TestGone(t *testing.T) {
 			m := newModel(t, testJob(), ModeClient)
 			m.state.Planned.Info.ConsistencyWindow = window
 			m.decide()
-			m.now = 10 * time.Second // created then
-			for _, c := range slices.Clone(m.calls) {
-				m.end(c, works)
-			}
 			for _, at := range tt.lists {
+				if at > 10*time.Second && len(m.calls) > 0 {
+					m.now = 10 * time.Second // created then
+					for _, c := range slices.Clone(m.calls) {
+						m.end(c, works)
+					}
+				}
 				m.seen = m.seen.Observe(m.state, at, nil, none)
 			}
 			d := &decider{Input: m.input()}
@@ -610,6 +704,32 @@ func TestUnsettledCreates(t *testing.T) {
 			t.Errorf("%v alive, clean %v", m.alive(""), m.state.Clean)
 		}
 	})
+	t.Run("what was listed while the call was under way proves nothing", func(t *testing.T) {
+		m := newModel(t, testJob(), ModeClient)
+		m.decide()
+		m.say(journal.RunStopping, "", 0, journal.Stopping{Cause: journal.CauseDown})
+		rent := slices.Clone(m.calls)
+		for range 40 { // listings only
+			m.decide()
+			for _, c := range slices.Clone(m.calls) {
+				if !slices.Contains(rent, c) {
+					m.end(c, works)
+				}
+			}
+			m.now += 500 * time.Millisecond
+		}
+		for _, c := range rent {
+			m.end(c, fails)
+		}
+		m.pass(4 * time.Second)
+		if n := m.state.Nodes["w0.1"]; n.Phase != journal.PhaseIntended {
+			t.Errorf("w0.1 is %s %v after its call has ended", n.Phase, 4*time.Second)
+		}
+		m.pass(30 * time.Second)
+		if m.state.Clean == nil {
+			t.Errorf("not clean: %s", m.describe())
+		}
+	})
 	t.Run("a result half written: the others' machines are not given out twice", func(t *testing.T) {
 		m := newModel(t, testJob(), ModeClient)
 		m.decide()
@@ -618,14 +738,33 @@ func TestUnsettledCreates(t *testing.T) {
 		}
 		first := m.describeMachine(m.tokens[m.state.Nodes["w0.1"].Intent.Token][0])
 		m.say(journal.NodeCreated, "w0.1", 0, journal.MachineCreated{Machine: first})
+		stopped := *m
+		stopped.forget()
+		stopped.say(journal.RunStopping, "", 0, journal.Stopping{Cause: journal.CauseDown})
 		m.forget()
 		m.pass(10 * time.Second)
-		ids := map[string]bool{}
-		for _, n := range m.state.List("") {
-			ids[n.Machine.ID] = true
+		if len(m.alive("")) != 4 {
+			t.Errorf("%d alive, want 4", len(m.alive("")))
 		}
-		if len(ids) != 4 || len(m.alive("")) != 4 {
-			t.Errorf("%d machines for 4 nodes, %d alive", len(ids), len(m.alive("")))
+		for range 5 {
+			stopped.decide()
+			stopped.now += time.Millisecond
+			for _, c := range slices.Clone(stopped.calls) {
+				if _, ok := c.action.(List); ok {
+					stopped.end(c, works)
+				}
+			}
+		}
+		for how, m := range map[string]*model{"repeated": m, "listed": &stopped} {
+			ids := map[string]bool{}
+			for _, n := range m.state.List("") {
+				if n.Machine != nil {
+					ids[n.Machine.ID] = true
+				}
+			}
+			if len(ids) != 4 {
+				t.Errorf("%s: %d machines for 4 nodes", how, len(ids))
+			}
 		}
 	})
 }

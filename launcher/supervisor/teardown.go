@@ -27,7 +27,7 @@ func (d *decider) teardown() {
 		return
 	}
 	d.deleteAll(providers.Worker)
-	if d.Mode != ModeHead && !d.held(d.AwaitFetch && d.State.Drained) {
+	if d.Mode != ModeHead {
 		d.deleteAll(providers.Head)
 	}
 	if !d.allEnded(providers.Worker) || d.Mode != ModeHead && !d.allEnded(providers.Head) {
@@ -120,7 +120,7 @@ func (d *decider) confirms(since time.Duration) bool {
 
 // leave ends the head: it waits for a client to fetch what the run produced, and then deletes itself.
 func (d *decider) leave() {
-	if !d.confirmed() || d.held(true) {
+	if !d.confirmed() || d.held() {
 		return
 	}
 	head, over := d.State.Head(), true
@@ -136,10 +136,10 @@ func (d *decider) leave() {
 	}
 }
 
-// held tells whether the head is to stay for somebody to fetch what the run produced: for hold_results, and inside the budget.
-func (d *decider) held(wanted bool) bool {
+// held tells whether this head is to stay for somebody to fetch what the run produced: for hold_results, and inside the budget.
+func (d *decider) held() bool {
 	head := d.State.Head()
-	if !wanted || d.State.Fetched || head == nil || head.Phase == journal.PhaseLost || head.Phase == journal.PhaseDeleting || head.Phase.Ended() {
+	if d.State.Fetched || head == nil || head.Phase == journal.PhaseLost || head.Phase == journal.PhaseDeleting || head.Phase.Ended() {
 		return false
 	}
 	until := d.State.FinishedAt.Duration() + d.Job.Limits.HoldResults
@@ -150,7 +150,7 @@ func (d *decider) held(wanted bool) bool {
 		}
 		if rate := d.State.USDPerHour(); rate > 0 {
 			hours := min(left/rate, 24*365)
-			until = min(until, d.Now+max(time.Duration(hours*float64(time.Hour))-d.info().BillingInterval, time.Second))
+			until = min(until, d.Now+max(time.Duration(hours*float64(time.Hour)), time.Second))
 		}
 	}
 	if until <= d.Now {
