@@ -52,6 +52,9 @@ type Options struct {
 	Door *journal.Door
 	// Log takes diagnostics for developers; nil: discarded.
 	Log *slog.Logger
+
+	// ending: the run is opened to be ended, so what only starting it takes may be missing.
+	ending bool
 }
 
 // Result is how a run ended.

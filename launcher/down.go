@@ -128,6 +128,7 @@ func downHere(ctx context.Context, f folder, opts DownOptions) (*DownResult, err
 	if err != nil {
 		return r, unfinished(err)
 	}
+	opts.ending = true
 	b, err := open(ctx, f, opts.Options)
 	if err != nil {
 		r.Left = livingNodes(s)

@@ -98,6 +98,8 @@ func (o *owner) watchHead(ctx context.Context) error {
 			}
 			alive, err := o.headAlive(ctx)
 			switch {
+			case errors.Is(err, journal.ErrCrashed):
+				return err
 			case err != nil:
 				o.log.Info("list", "error", err)
 			case alive:
@@ -239,7 +241,8 @@ func (o *owner) adopt(ctx context.Context, c *connection) error {
 		// and neither may this process while it runs.
 		return o.fence(ctx, "its machine was restarted and has lost the run")
 	}
-	if err := o.prepareAdopted(ctx, c); err != nil {
+	// A head whose program was started anew since has lost them. Nothing is recorded: after the offer this journal is the head's.
+	if err := o.uploads(ctx, c); err != nil {
 		return err
 	}
 	setup, err := o.setup(uint64(s.Offered))
@@ -282,14 +285,6 @@ func (o *owner) adopt(ctx context.Context, c *connection) error {
 		return fmt.Errorf("adopt: %w", err)
 	}
 	return nil
-}
-
-// prepareAdopted sends the files again to a head whose program was started anew since. It records nothing: after the offer this journal is the head's.
-func (o *owner) prepareAdopted(ctx context.Context, c *connection) error {
-	if o.binaries == nil {
-		return errors.New("find the machines' binaries: none here, and the head needs them")
-	}
-	return o.uploads(ctx, c)
 }
 
 // copyJournal appends the head's events to the copy here.

@@ -285,6 +285,9 @@ func (h *Handle) Sync(ctx context.Context) error {
 	o, ok := b.(*owner)
 	if ok {
 		c, err := o.await(ctx)
+		if errors.Is(err, errOver) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}

@@ -89,6 +89,9 @@ func (o *owner) look(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
+			if errors.Is(err, journal.ErrCrashed) {
+				return err
+			}
 		case len(left) > 0:
 			empty = 0
 		default:
@@ -188,6 +191,8 @@ func (s *sweeper) until(ctx context.Context, pick func([]providers.Resource) []p
 			}
 		}
 		switch code := providers.CodeOf(err); {
+		case errors.Is(err, journal.ErrCrashed) || errors.Is(refused, journal.ErrCrashed):
+			return journal.ErrCrashed
 		case err == nil || code.Retryable() || code == providers.Internal:
 		default:
 			return err

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ephemeral-launcher/launcher/launcher/control"
 	"github.com/ephemeral-launcher/launcher/launcher/journal"
 )
 
@@ -106,7 +107,16 @@ func (o *owner) scaleTo(ctx context.Context, workers int) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	return o.scale(workers, "client")
+	if !offered(o.journal.State()) {
+		return o.scale(workers, "client")
+	}
+	// The head supervises: it has the order when this returns, for the process may end right after.
+	c, err := o.await(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = c.api.Order(ctx, &control.OrderRequest{Body: &control.OrderRequest_Scale{Scale: uint32(workers)}, By: "client"})
+	return err
 }
 
 // reach lends the living connection.

@@ -86,7 +86,7 @@ func newOwner(opts Options, f folder, j *journal.Journal) (*owner, error) {
 	if o.logs, err = openLogCopy(f.logs()); err != nil {
 		return nil, err
 	}
-	if o.binaries, err = opts.binaries(); err != nil && !adopted(j.State()) {
+	if o.binaries, err = opts.binaries(); err != nil && !opts.ending {
 		return nil, err
 	}
 	if planned := j.State().Planned; planned != nil {
@@ -227,6 +227,9 @@ func (o *owner) supervise(ctx context.Context) error {
 
 // warm compresses what the machines will most likely need while they boot: it takes a second that they would wait for.
 func (o *owner) warm() {
+	if o.binaries == nil {
+		return
+	}
 	for _, platform := range []string{"linux-amd64", hostPlatform()} {
 		for _, name := range []string{program, agentProgram} {
 			if _, err := o.binaries.Gzip(platform, name); err != nil {

@@ -61,11 +61,14 @@ func (r rekeying) Info(ctx context.Context) (providers.Info, error) {
 func newSite(t *testing.T) *site {
 	s := &site{t: t, work: 50 * time.Millisecond, machines: map[string]*machine{}, conns: map[*sshexec.Conn]*machine{}}
 	s.cloud = sim.New(sim.Options{Seed: 1, Sides: []sim.Side{}, OnBoot: s.boot})
-	t.Cleanup(func() {
-		s.cloud.Close()
-		s.running.Wait()
-	})
+	t.Cleanup(s.close)
 	return s
+}
+
+// close ends all machines; it may be called again.
+func (s *site) close() {
+	s.cloud.Close()
+	s.running.Wait()
 }
 
 // boot starts a machine's guest.
@@ -254,6 +257,9 @@ func (a *agent) order(o *control.Order) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch b := o.Body.(type) {
+	case *control.Order_Renew:
+		close(a.news) // Session acknowledges
+		a.news = make(chan struct{})
 	case *control.Order_Rekey:
 		a.report(&control.Report{Body: &control.Report_Rekeyed{Rekeyed: &control.Rekeyed{Id: b.Rekey.Id}}})
 	case *control.Order_Start:
@@ -309,6 +315,9 @@ func (a *agent) Session(call grpc.BidiStreamingServer[control.Order, control.Rep
 		a.mu.Lock()
 		reports, news := a.reports[sent:], a.news
 		a.mu.Unlock()
+		if err := call.Send(&control.Report{StampNs: time.Now().UnixNano(), Body: &control.Report_Ack{Ack: &control.Ack{}}}); err != nil {
+			return err
+		}
 		for _, r := range reports {
 			if err := call.Send(r); err != nil {
 				return err

@@ -230,7 +230,7 @@ func resumeOwner(ctx context.Context, f folder, j *journal.Journal, opts Options
 	if s.Clean != nil {
 		return finishedOwner(f, j, opts)
 	}
-	if s.Planned == nil { // it died between the journal's first two events
+	if s.Planned == nil && !opts.ending { // it died between the journal's first two events
 		job, err := jobOf(s)
 		if err != nil {
 			return nil, err
@@ -250,7 +250,7 @@ func resumeOwner(ctx context.Context, f folder, j *journal.Journal, opts Options
 	if err != nil {
 		return nil, err
 	}
-	if s.Epoch == 1 && !offered(s) && s.Stopping == nil {
+	if s.Epoch == 1 && !offered(s) && s.Stopping == nil && !opts.ending {
 		// The head may have no secrets yet: they must be there as they were at the start.
 		if diags := jobspec.CheckSecrets(o.job, opts.Env); diags.HasErrors() {
 			return nil, &DiagnosticsError{Err: diags}

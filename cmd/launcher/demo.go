@@ -62,6 +62,10 @@ func (a *app) demo(ctx context.Context, keep bool) error {
 		s.say("The folder %s is kept: LAUNCHER_HOME=%s launcher logs", folder, s.home())
 		return err
 	}
+	if ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
+		a.ui.notef("launcher: demo: interrupted; everything was deleted")
+		err = exitCode(launcher.ExitInterrupted)
+	}
 	if rerr := os.RemoveAll(folder); rerr != nil {
 		return errors.Join(err, rerr)
 	}

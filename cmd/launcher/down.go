@@ -190,5 +190,7 @@ func (u *ui) downResult(r *launcher.DownResult, asJSON bool) error {
 
 // interruptible is a context that the usual signals end: for commands that order or look, and hold nothing.
 func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop) // a second one ends the process
+	return ctx, stop
 }

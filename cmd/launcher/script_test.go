@@ -29,7 +29,8 @@ const scriptTime = 90 * time.Second
 
 // TestScripts runs the program as its users do, with machines that are real processes. After each script nothing may be left of them.
 func TestScripts(t *testing.T) {
-	binaries := buildBinaries(t)
+	binaries, plugins := buildBinaries(t), t.TempDir()
+	goBuild(t, filepath.Join(plugins, "launcher-provider-static"), "examples/provider-plugin")
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
 		UpdateScripts:       *update,
@@ -39,6 +40,7 @@ func TestScripts(t *testing.T) {
 			home := filepath.Join(env.WorkDir, "home")
 			env.Setenv("LAUNCHER_HOME", home)
 			env.Setenv("LAUNCHER_BINARIES", binaries)
+			env.Setenv("PLUGINS", plugins)
 			env.Setenv("PATH", filepath.Join(binaries, runtime.GOOS+"-"+runtime.GOARCH)+string(os.PathListSeparator)+os.Getenv("PATH"))
 			root := filepath.Join(home, "local")
 			env.Values[programsKey{}] = map[string]*program{}
@@ -59,11 +61,7 @@ func buildBinaries(t *testing.T) string {
 	var sums strings.Builder
 	for _, name := range []string{"launcher", "launcher-agent"} {
 		file := filepath.Join(dir, platform, name)
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, module+"/cmd/"+name)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("go build %s: %v\n%s", name, err, out)
-		}
+		goBuild(t, file, "cmd/"+name)
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -74,6 +72,15 @@ func buildBinaries(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+func goBuild(t *testing.T, file, folder string) {
+	t.Helper()
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, module+"/"+folder)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build %s: %v\n%s", folder, err, out)
+	}
 }
 
 // nothingLeft fails the test where a script left a machine, and ends it: no test may leave processes behind.

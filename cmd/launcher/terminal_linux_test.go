@@ -59,18 +59,46 @@ func openTerminal(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// sit starts launcher on a terminal of its own. Its runs are gone at the end of the test.
+// sit starts launcher on a terminal of its own, in a folder with a job. Its runs are gone at the end of the test.
 func sit(t *testing.T, binaries, job string, args ...string) *person {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "job.hcl"), []byte(job), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	master, slave := openTerminal(t)
-	p := &person{t: t, master: master, arrived: make(chan struct{}), env: append(os.Environ(),
+	t.Cleanup(func() {
+		all, err := local.New(local.Options{Root: filepath.Join(dir, "home", "local")}).List(context.Background(), providers.Filter{})
+		for _, r := range all {
+			if r.Alive() {
+				t.Errorf("left behind: %s", r.ID)
+			}
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	p := &person{t: t, env: append(os.Environ(),
 		"LAUNCHER_HOME="+filepath.Join(dir, "home"), "LAUNCHER_BINARIES="+binaries, "TERM=xterm", "NO_COLOR=", local.EnvRoot+"=")}
 	p.cmd = exec.Command(filepath.Join(binaries, runtime.GOOS+"-"+runtime.GOARCH, "launcher"), args...)
-	p.cmd.Dir, p.cmd.Env = dir, p.env
+	p.cmd.Dir = dir
+	p.start()
+	return p
+}
+
+// beside starts another command of the same user on another terminal.
+func (p *person) beside(args ...string) *person {
+	p.t.Helper()
+	other := &person{t: p.t, env: p.env, cmd: exec.Command(p.cmd.Path, args...)}
+	other.cmd.Dir = p.cmd.Dir
+	other.start()
+	return other
+}
+
+func (p *person) start() {
+	t := p.t
+	t.Helper()
+	master, slave := openTerminal(t)
+	p.master, p.arrived, p.cmd.Env = master, make(chan struct{}), p.env
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = slave, slave, slave
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := p.cmd.Start(); err != nil {
@@ -84,18 +112,7 @@ func sit(t *testing.T, binaries, job string, args ...string) *person {
 		p.launcher("down", "--all")
 		master.Close()
 		p.done.Wait()
-		root := filepath.Join(dir, "home", "local")
-		all, err := local.New(local.Options{Root: root}).List(context.Background(), providers.Filter{})
-		for _, r := range all {
-			if r.Alive() {
-				t.Errorf("left behind: %s", r.ID)
-			}
-		}
-		if err != nil {
-			t.Error(err)
-		}
 	})
-	return p
 }
 
 func (p *person) look() {
@@ -117,7 +134,7 @@ func (p *person) look() {
 func (p *person) sees(pattern string) {
 	p.t.Helper()
 	re := regexp.MustCompile(pattern)
-	tooLong := time.After(scriptTime)
+	tooLong := time.After(scriptTime / 3)
 	for {
 		p.mu.Lock()
 		at, arrived := re.FindIndex(p.seen[p.read:]), p.arrived
@@ -248,5 +265,24 @@ func TestInterrupts(t *testing.T) {
 		p.types("d\n")
 		p.sees(`detached from away, which goes on`)
 		p.leftWith(0)
+		p = p.beside("attach")
+		p.sees(`away · running · `)
+		p.types(ctrlC)
+		p.sees(`detached from away`)
+		p.leftWith(0)
+
+		p = p.beside("ssh", "w0")
+		p.sees(`[$#>] ?`)
+		p.types("stty size; test -t 0 && echo a $LAUNCHER_MACHINE\n")
+		p.sees(`30 100`)
+		p.sees(`a m-[0-9a-f]+`)
+		p.types("echo cat:; cat\n") // nothing is typed ahead: a shell may throw that away
+		p.sees(`\rcat:`)
+		p.types("typed\n")
+		p.sees(`typed\r\ntyped`)
+		p.types(ctrlC) // it goes there: to cat, and not to launcher
+		p.sees(`\^C(.|\n)*[$#>] `)
+		p.types("exit 9\n")
+		p.leftWith(9)
 	})
 }

@@ -145,7 +145,11 @@ func (u *ui) fail(command string, err error) int {
 		complain(fmt.Sprintf("run %s lives, but not in this state folder (%s); nothing was started", living.Run, strings.Join(living.IDs, ", ")), living.Command)
 		return pick(launcher.ExitLauncher, 1)
 	case errors.As(err, &none):
-		complain(none.Error(), "launcher plan FILE")
+		if errors.As(err, &hints) {
+			complain(none.Error(), hints.hints...)
+		} else {
+			complain(none.Error())
+		}
 		for _, p := range none.Providers {
 			if p.Error != "" {
 				u.notef("  %s: %s", p.Name, p.Error)

@@ -70,6 +70,9 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 		return err
 	}
 	if o.result != "" {
+		if _, err := os.Stat(dirOf(o.result)); err != nil {
+			return usagef("--result: %v", err) // now, and not when there is a result to lose
+		}
 		if err := os.Remove(o.result); err != nil && !errors.Is(err, fs.ErrNotExist) { // an old result must not pass for this one
 			return usagef("--result: %v", err)
 		}
@@ -89,6 +92,9 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 // failed is the end of an up that started nothing, with a result for whoever asked for one.
 func (f *follower) failed(err error, o upOptions) error {
 	f.end()
+	if none := new(launcher.NoCandidateError); errors.As(err, &none) {
+		err = &hinted{err: err, hints: []string{"launcher plan " + o.file}}
+	}
 	if o.result != "" {
 		quiet := &ui{out: f.ui.out, err: discard{}, env: f.ui.env}
 		r := &launcher.Result{Run: o.run, Exit: quiet.fail("up", err), Text: err.Error(), Clean: true}

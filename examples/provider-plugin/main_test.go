@@ -50,6 +50,7 @@ func TestConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	shared := host(t, executable)
 	limit := func(pool string, n int) { hosts(t, pool, n) }
 	providertest.Run(t, providertest.Harness[string]{
 		Open: func(t *testing.T) (string, providers.Provider, json.RawMessage) {
@@ -59,7 +60,7 @@ func TestConformance(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return pool, host(t, executable), config
+			return pool, shared, config
 		},
 		Limit:      limit,
 		Reopen:     func(t *testing.T, _ string) providers.Provider { return host(t, executable) },

@@ -263,7 +263,12 @@ func (d *Daemon) drive(setup *control.RunSetup, kept *keptRun, j *journal.Journa
 	lease := job.Limits.NodeLease
 	world, err := d.newWorld(setup, j.Now, WorldConfig{
 		Record: j.Append, Past: pastOf(j.State()),
-		Lease: func() time.Duration { d.Extend(lease); return lease },
+		Lease: func() time.Duration {
+			if !outstayed(job, j.State(), j.Now()) {
+				d.Extend(lease)
+			}
+			return lease
+		},
 	})
 	if err != nil {
 		j.Close()
@@ -293,6 +298,23 @@ func (d *Daemon) drive(setup *control.RunSetup, kept *keptRun, j *journal.Journa
 		}
 	})
 	return nil
+}
+
+// longStay is how long after a run's end its head goes on trying to delete everything, itself last.
+const longStay = time.Hour
+
+// outstayed tells whether the machine's own lease is to end the head: a provider that refuses every call, because a right was taken
+// away or an account closed, would else keep it there for good.
+func outstayed(job *jobspec.Job, s *journal.State, now time.Duration) bool {
+	if s.Finished == nil {
+		return false
+	}
+	until := s.FinishedAt.Duration() + longStay
+	if !s.Fetched {
+		until += job.Limits.HoldResults
+	}
+	budget := job.Limits.BudgetUSD
+	return now > until || budget > 0 && s.SpendUSD(journal.At(now)) >= budget
 }
 
 // crash ends the process so that its parent starts another, which folds the journal: who cannot write must not go on.

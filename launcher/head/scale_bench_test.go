@@ -100,7 +100,7 @@ func measureHead(b *testing.B, workers int) (figures headFigures, err error) {
 	}
 	crowd.running.Go(func() { server.Serve(ctx, lis) })
 
-	task, err := json.Marshal(headTask{Workers: workers, Address: lis.Addr().String(), HostKey: host.Public, Key: key.Private, Watch: 10 * time.Second})
+	task, err := json.Marshal(headTask{Workers: workers, Address: lis.Addr().String(), HostKey: host.Public, Key: key.Private, Watch: 6 * time.Second})
 	if err != nil {
 		return figures, err
 	}

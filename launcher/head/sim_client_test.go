@@ -293,10 +293,13 @@ func (c *simClient) adopt(ctx context.Context, api control.HeadClient) error {
 		if _, err := api.Adopt(ctx, c.adoption()); err != nil {
 			return err
 		}
-		if c.s.loseAdoptReply != nil {
-			close(c.s.loseAdoptReply)
-			c.s.loseAdoptReply = nil
-			return errors.New("the reply is lost")
+		if lost := c.s.loseAdoptReply; lost != nil {
+			select {
+			case <-lost:
+			default:
+				close(lost)
+				return errors.New("the reply is lost")
+			}
 		}
 	}
 	select {

@@ -1,6 +1,8 @@
 package head
 
 import (
+	"flag"
+	"fmt"
 	"runtime"
 	"testing"
 	"time"
@@ -26,13 +28,15 @@ func (s *simulation) readiness() (ready, boot time.Duration, ratio float64) {
 	return ready, boot, float64(ready) / float64(boot)
 }
 
-func simScale(t *testing.T, workers, limit string) {
-	simulate(t, simOptions{hcl: simJob(workers, ""), program: trainAlone, cloud: func(o *sim.Options) {
+var simWorkers = flag.Int("sim.workers", 64, "how many workers the test of a large world has")
+
+func TestSimLargeWorld(t *testing.T) {
+	simulate(t, simOptions{hcl: simJob(fmt.Sprintf("count = %d", *simWorkers), ""), program: trainAlone, cloud: func(o *sim.Options) {
 		o.Boot = sim.Dist{Median: 25 * time.Second, Sigma: 0.25, Max: 5 * time.Minute}
 	}}, func(s *simulation) {
 		s.up()
 		ready, boot, ratio := s.readiness()
-		t.Logf("%s: ready after %v, slowest boot %v, ratio %.4f, %d goroutines", workers, ready, boot, ratio, runtime.NumGoroutine())
+		t.Logf("%d workers: ready after %v, slowest boot %v, ratio %.4f, %d listings, %d goroutines", *simWorkers, ready, boot, ratio, s.cloud.Calls()["list"], runtime.NumGoroutine())
 		s.end()
 		s.expectGenerations("start")
 		if got := s.audit().Machines[providers.Worker]; got != s.job.Workers.Max {
@@ -40,5 +44,3 @@ func simScale(t *testing.T, workers, limit string) {
 		}
 	})
 }
-
-func TestSimSixtyFour(t *testing.T) { simScale(t, "count = 64", "") }

@@ -381,6 +381,25 @@ func TestSimEveryControllerDies(t *testing.T) {
 	}
 }
 
+// A provider that lets nothing be deleted any more does not keep the machines for good either.
+func TestSimProviderRefusesForGood(t *testing.T) {
+	simulate(t, simOptions{hcl: simJob("count = 3", "limits { node_lease = \"90s\" }")}, func(s *simulation) {
+		s.up()
+		s.cloud.FailFor("*", providers.Auth, 1000*time.Hour)
+		s.finish()
+		<-s.client.fetched
+		ended := time.Now()
+		for len(s.living(providers.Worker)) > 0 && time.Since(ended) < time.Hour {
+			time.Sleep(pollEvery)
+		}
+		if got := time.Since(ended); got > 95*time.Second {
+			t.Errorf("workers gone after %v, want a node lease of 90 s", got)
+		}
+		s.gone(longStay + 2*time.Minute)
+		t.Logf("the head has gone after %v", time.Since(ended))
+	})
+}
+
 func TestSimClientSupervises(t *testing.T) {
 	simulate(t, simOptions{hcl: simJob(simElastic, `head { supervisor = "client" }`)}, func(s *simulation) {
 		s.up()

@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 		os.Exit(local.MachineMain(context.Background(), os.Args[2:]))
 	}
 	code := m.Run()
-	if dir, _ := buildAgent(); dir != "" {
-		os.RemoveAll(dir)
+	if built != "" {
+		os.RemoveAll(built)
 	}
 	os.Exit(code)
 }
@@ -49,15 +49,19 @@ type fixture struct {
 	shown    int // events already in the test's log
 }
 
+// built is buildAgent's folder, if a test needed it.
+var built string
+
 // buildAgent builds the agent once for all tests.
 var buildAgent = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "launcher-agent-")
 	if err != nil {
 		return "", err
 	}
+	built = dir
 	platform := runtime.GOOS + "-" + runtime.GOARCH
 	out := filepath.Join(dir, platform, "launcher-agent")
-	cmd := exec.Command("go", "build", "-o", out, "../../cmd/launcher-agent")
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", out, "../../cmd/launcher-agent")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if b, err := cmd.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("build agent: %w: %s", err, b)

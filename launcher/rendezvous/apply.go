@@ -23,8 +23,14 @@ func (c *Core) apply(in Input) {
 		c.saves, c.saved = true, true
 	case Scale:
 		c.scale(in.Workers)
-		// Slots are wanted from 0: who comes into a higher one later is growth, and who fills a lower one that was lost still is not.
-		c.slots = slices.DeleteFunc(c.slots, func(slot int) bool { return slot >= c.target })
+		switch {
+		case c.phase != running || len(c.world.members) < c.target:
+		case slices.ContainsFunc(c.nodes, func(n *node) bool { return c.arriving(n) && n.slot < c.target && slices.Contains(c.slots, n.slot) }):
+			// Slots are wanted from 0, so a higher one goes and the lost one stays: who is on the way to fill it is no growth.
+			c.slots = slices.DeleteFunc(c.slots, func(slot int) bool { return slot >= c.target })
+		default:
+			c.keepSlots()
+		}
 	case Stop:
 		if c.stop == nil {
 			c.stop = &in

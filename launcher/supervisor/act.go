@@ -174,23 +174,30 @@ func (l *loop) callCreate(ctx context.Context, a Create, req providers.CreateReq
 			refused.Code, refused.Message = res.Refused[0].Code, res.Refused[0].Message
 		}
 	}
-	// A repeated call returns all machines of the token; some may have their nodes already.
+	r.events = brought(l.Journal.State(), a, res.Machines, refused)
+	return r
+}
+
+// brought says what a create call brought: a machine a node, as far as there are any, and for the others why not. A repeated call
+// returns all machines of the token, and some may have their nodes already.
+func brought(s *journal.State, a Create, machines []providers.Machine, refused journal.Refused) []journal.Event {
 	owned := map[string]bool{}
-	for _, n := range l.Journal.State().Nodes {
+	for _, n := range s.Nodes {
 		if n.Machine != nil && n.Intent.Token == a.Token {
 			owned[n.Machine.ID] = true
 		}
 	}
-	machines := slices.DeleteFunc(res.Machines, func(m providers.Machine) bool { return owned[m.ID] })
+	machines = slices.DeleteFunc(slices.Clone(machines), func(m providers.Machine) bool { return owned[m.ID] })
+	var events []journal.Event
 	for i, name := range a.Nodes {
 		if i < len(machines) {
-			r.events = append(r.events, journal.NewEvent(journal.NodeCreated, name, 0, journal.MachineCreated{Machine: machines[i]}))
+			events = append(events, journal.NewEvent(journal.NodeCreated, name, 0, journal.MachineCreated{Machine: machines[i]}))
 			continue
 		}
-		r.events = append(r.events, journal.NewEvent(journal.NodeRefused, name, 0, refused))
+		events = append(events, journal.NewEvent(journal.NodeRefused, name, 0, refused))
 		refused.Offers = nil // said once
 	}
-	return r
+	return events
 }
 
 // delete journals that the nodes are leaving and orders their machines' deletion.
@@ -267,10 +274,14 @@ func (l *loop) list(ctx context.Context) result {
 	return result{gather: func(l *loop) {
 		// Creates that began after the listing was asked for are not in the state it is judged by. Those under way then, or by a
 		// process before this one, may not have had their effect yet.
-		l.seen = l.seen.Observe(state, at, resources, func(token string) bool {
-			return l.busy[Create{Token: token}.Key()] || at < max(l.called[token], l.began)
-		})
+		l.seen = l.seen.Observe(state, at, resources, unsure(l.busy, l.called, at))
 	}}
+}
+
+// unsure tells whether a listing asked for at the given time may have come before the effect of a create call: it is under way, or ended later. The calls of a
+// process before this one ended before this one's first listing.
+func unsure(busy map[string]bool, called map[string]time.Duration, asked time.Duration) func(token string) bool {
+	return func(token string) bool { return busy[Create{Token: token}.Key()] || asked < called[token] }
 }
 
 func (l *loop) renew(ctx context.Context) result {

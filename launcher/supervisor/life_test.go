@@ -650,3 +650,91 @@ func TestRoster(t *testing.T) {
 		t.Errorf("got  %swant %d\nwant %s", got, r.Want, want)
 	}
 }
+
+// TestResumedLooksFirst: a new process does not trust what the old one knew.
+func TestResumedLooksFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLife(t, slowCloud(7))
+		ctx, kill := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer kill()
+		if _, err := l.process(ctx, false); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("the first process ended with %v", err)
+		}
+		var mu sync.Mutex // guards listed and early
+		listed, early := false, ""
+		l.door.Guard = func(_ int, e journal.Effect, act func() error) error {
+			mu.Lock()
+			if !listed && strings.HasPrefix(e.Name, "provider.") && e.Name != "provider.list" {
+				early = e.Name
+			}
+			mu.Unlock()
+			err := act()
+			mu.Lock()
+			listed = listed || err == nil && e.Name == "provider.list"
+			mu.Unlock()
+			return err
+		}
+		if _, err := l.process(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if early != "" {
+			t.Errorf("the second process did %s before its first listing had come in", early)
+		}
+		if err := l.audit(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestNothingIsRentedAfterTheStop: the stop may come between a decision and the deed.
+func TestNothingIsRentedAfterTheStop(t *testing.T) {
+	l := newLife(t, sim.Options{})
+	j, err := l.create(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	in := journal.Intended{Role: providers.Head, Slot: -1, Attempt: 1, Token: "t", Count: 1, Min: 1, Offers: j.State().Planned.Head}
+	for _, e := range []journal.Event{
+		journal.NewEvent(journal.NodeIntended, "head", 0, in), journal.NewEvent(journal.RunStopping, "", 0, journal.Stopping{Cause: journal.CauseDown}),
+	} {
+		if err := j.Append(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	loop := &loop{
+		Supervisor: New(Options{Job: l.job, Journal: j, Provider: l.cloud, Keys: l.keys, Owner: "me"}), busy: map[string]bool{}, failed: map[string]Backoff{},
+		results: make(chan result, 2),
+	}
+	again := Create{Token: "t", Nodes: []string{"head"}, Want: in}
+	in.Role, in.Token, in.Offers = providers.Worker, "u", j.State().Planned.Workers
+	for _, a := range []Create{again, {Token: "u", Nodes: []string{"w0.1"}, Want: in, New: true}} {
+		if wrote, err := loop.act(t.Context(), a); wrote || err != nil {
+			t.Errorf("%s: wrote %v, %v", a.Token, wrote, err)
+		}
+	}
+	loop.running.Wait()
+	if got := l.cloud.Calls()["create"]; got != 0 {
+		t.Errorf("%d create calls after the stop", got)
+	}
+}
+
+// TestStaleDecision: a process that was stopped between the decision and the deed does not do it.
+func TestStaleDecision(t *testing.T) {
+	l := newLife(t, sim.Options{})
+	j, err := l.create(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	loop := &loop{Supervisor: New(Options{Job: l.job, Journal: j})}
+	did := 0
+	act := func() error { did++; return nil }
+	if err := loop.pass(t.Context(), journal.Effect{}, act); err != nil || did != 1 {
+		t.Errorf("fresh: %v, done %d times", err, did)
+	}
+	l.jump.Store(int64(3 * time.Minute))
+	if err := loop.pass(t.Context(), journal.Effect{}, act); !errors.Is(err, errAway) || did != 1 {
+		t.Errorf("three minutes later: %v, done %d times", err, did)
+	}
+}

@@ -111,7 +111,6 @@ type loop struct {
 	accepted map[string]bool
 	// called is when the last call for a create token ended; what was listed before may not show its effect.
 	called  map[string]time.Duration
-	began   time.Duration
 	seen    Seen
 	actFrom time.Duration
 	ticked  atomic.Int64 // when it was last decided, on the run clock
@@ -145,9 +144,9 @@ func (s *Supervisor) Run(ctx context.Context) (Outcome, error) {
 	state := s.Journal.State()
 	l := &loop{
 		Supervisor: s, epoch: state.Epoch, busy: map[string]bool{}, failed: map[string]Backoff{}, accepted: map[string]bool{},
-		called: map[string]time.Duration{}, began: s.Journal.Now(), seen: Seen{At: -1}, renewed: renewal{at: -1}, results: make(chan result),
+		called: map[string]time.Duration{}, seen: Seen{At: -1}, renewed: renewal{at: -1}, results: make(chan result),
 	}
-	l.ticked.Store(int64(l.began))
+	l.ticked.Store(int64(s.Journal.Now()))
 	if len(state.Nodes) > 0 {
 		l.away() // somebody has acted before
 	}

@@ -27,7 +27,7 @@ type model struct {
 	busy, accepted         map[string]bool
 	failed                 map[string]Backoff
 	called                 map[string]time.Duration
-	began, actFrom         time.Duration
+	actFrom                time.Duration
 	renewedAt              time.Duration
 	renewedAs              string
 	world                  bool
@@ -41,7 +41,7 @@ type model struct {
 	refusal                providers.Code // of create calls [Capacity]
 	drains, creates, lists int
 	createdAfterStopping   bool
-	group                  bool // there is a resource of the run that cannot be deleted while the head lives
+	group                  bool // there is a resource of the run that cannot be deleted while a machine lives
 	remembers              bool // listings show all machines that ended, not only every other
 	foreign                bool // there are machines that no call of the run made
 }
@@ -108,7 +108,7 @@ func newModel(t reporter, job *jobspec.Job, mode Mode) *model {
 func (m *model) forget() {
 	m.seen, m.busy, m.accepted = Seen{At: -1}, map[string]bool{}, map[string]bool{}
 	m.failed, m.called, m.renewedAt, m.renewedAs = map[string]Backoff{}, map[string]time.Duration{}, -1, ""
-	m.began, m.actFrom, m.calls = m.now, 0, nil
+	m.actFrom, m.calls = 0, nil
 	if len(m.state.Nodes) > 0 {
 		m.actFrom = max(m.now, 1)
 	}
@@ -302,9 +302,7 @@ func (m *model) end(c *call, how outcome) {
 			return
 		}
 		delete(m.failed, a.Key())
-		m.seen = m.seen.Observe(c.state, c.asked, m.listing(), func(token string) bool {
-			return m.busy["create "+token] || c.asked < max(m.called[token], m.began)
-		})
+		m.seen = m.seen.Observe(c.state, c.asked, m.listing(), unsure(m.busy, m.called, c.asked))
 	case Renew:
 		delete(m.busy, a.Key())
 		if how != works {
@@ -328,21 +326,11 @@ func (m *model) settled(a Create, machines []*machine) {
 		m.refused(a)
 		return
 	}
-	owned := map[string]bool{}
-	for _, n := range m.state.Nodes {
-		if n.Machine != nil {
-			owned[n.Machine.ID] = true
-		}
+	var given []providers.Machine
+	for _, x := range machines {
+		given = append(given, m.describeMachine(x))
 	}
-	machines = slices.DeleteFunc(slices.Clone(machines), func(x *machine) bool { return owned[x.id] })
-	var events []journal.Event
-	for i, name := range a.Nodes {
-		if i < len(machines) {
-			events = append(events, journal.NewEvent(journal.NodeCreated, name, 0, journal.MachineCreated{Machine: m.describeMachine(machines[i])}))
-		} else {
-			events = append(events, journal.NewEvent(journal.NodeRefused, name, 0, journal.Refused{Code: providers.Capacity, Message: "fewer"}))
-		}
-	}
+	events := brought(m.state, a, given, journal.Refused{Code: providers.Capacity, Message: "fewer"})
 	if !m.apply(events...) {
 		m.t.Fatalf("at %v: the outcome of %s cannot follow", m.now, a.Token)
 	}
@@ -416,7 +404,7 @@ func (m *model) listing() []providers.Resource {
 		}
 		all = append(all, r)
 	}
-	if m.group && len(m.alive(providers.Head)) > 0 {
+	if m.group && len(m.alive("")) > 0 {
 		all = append(all, providers.Resource{
 			ID: "g", Kind: "group", State: providers.Running, Tags: map[string]string{providers.TagRun: "j-abc123", providers.TagRole: string(providers.Worker)},
 		})

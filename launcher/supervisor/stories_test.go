@@ -589,9 +589,11 @@ func TestTeardownOrder(t *testing.T) {
 			t.Errorf("not clean: %v", m.decision)
 		}
 	})
-	t.Run("everything with the tag goes, nothing else", func(t *testing.T) {
+	t.Run("what is left over goes, machines first", func(t *testing.T) {
 		m := newModel(t, testJob(), ModeClient)
+		m.foreign, m.group = true, true
 		m.start()
+		m.machines = append(m.machines, &machine{id: "planted", token: "somebody's", zone: "a", role: providers.Worker, alive: true})
 		stop(m)
 		m.say(journal.RunDrained, "", 0, nil)
 		for range 50 {
@@ -602,13 +604,17 @@ func TestTeardownOrder(t *testing.T) {
 			for _, c := range slices.Clone(m.calls) {
 				if s, ok := c.action.(Sweep); ok {
 					for _, r := range s.Resources {
-						if r.Tags[providers.TagRun] != "j-abc123" {
-							t.Fatalf("sweeps %v", r)
+						if r.Kind != providers.KindMachine && len(m.alive("")) > 0 {
+							t.Fatalf("sweeps %v while %v live", r, m.alive(""))
 						}
 					}
 				}
 				m.end(c, works)
 			}
+		}
+		m.pass(time.Minute)
+		if m.state.Clean == nil {
+			t.Errorf("not clean: %s", m.describe())
 		}
 	})
 }
@@ -718,8 +724,15 @@ func TestUnsettledCreates(t *testing.T) {
 			}
 			m.now += 500 * time.Millisecond
 		}
-		for _, c := range rent {
-			m.end(c, fails)
+		m.now += time.Minute
+		m.decide()
+		late := slices.DeleteFunc(slices.Clone(m.calls), func(c *call) bool { return slices.Contains(rent, c) })
+		m.now += 10 * time.Second
+		for _, c := range append(rent, late...) {
+			m.end(c, map[bool]outcome{true: works, false: fails}[slices.Contains(late, c)])
+		}
+		if len(late) != 1 {
+			t.Fatalf("%d listings under way, want one", len(late))
 		}
 		m.pass(4 * time.Second)
 		if n := m.state.Nodes["w0.1"]; n.Phase != journal.PhaseIntended {

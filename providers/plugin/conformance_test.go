@@ -161,20 +161,20 @@ func localCloud(t *testing.T) (root string, config json.RawMessage) {
 
 // TestConformanceLocal runs the suite across a real process, over machines that are processes too.
 func TestConformanceLocal(t *testing.T) {
-	open := func(t *testing.T) *Host {
-		return opened(t, "local", Options{Name: "local", Env: meeting(t.TempDir())})
-	}
+	shared := opened(t, "local", Options{Name: "local", Env: meeting(t.TempDir())})
 	providertest.Run(t, providertest.Harness[string]{
 		Open: func(t *testing.T) (string, providers.Provider, json.RawMessage) {
 			root, config := localCloud(t)
-			return root, open(t), config
+			return root, shared, config
 		},
 		ShortTTL: time.Second, PageSize: 2,
 		BadConfigs: []providertest.BadConfig{
 			{Config: `{"zones":"a"}`, Attribute: "zones"},
 			{Config: `{"usd_per_hour":{"spot":-1}}`, Attribute: "usd_per_hour.spot"},
 		},
-		Reopen: func(t *testing.T, _ string) providers.Provider { return open(t) },
+		Reopen: func(t *testing.T, _ string) providers.Provider {
+			return opened(t, "local", Options{Name: "local", Env: meeting(t.TempDir())})
+		},
 	})
 }
 

@@ -39,6 +39,7 @@ type Options struct {
 	Log *slog.Logger
 
 	startTimeout, patience time.Duration
+	maxReply               int
 }
 
 func (o Options) withDefaults() Options {
@@ -56,6 +57,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.patience <= 0 {
 		o.patience = patience
+	}
+	if o.maxReply <= 0 {
+		o.maxReply = maxMessage
 	}
 	o.Log = o.Log.With("plugin", strings.TrimPrefix(filepath.Base(o.Path), Prefix))
 	return o

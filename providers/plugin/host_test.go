@@ -228,7 +228,7 @@ func TestDeath(t *testing.T) {
 func TestHang(t *testing.T) {
 	t.Parallel()
 	var log record
-	h := opened(t, "odd", Options{Log: log.logger(), CallTimeout: 300 * time.Millisecond, patience: 100 * time.Millisecond})
+	h := opened(t, "odd", Options{Log: log.logger(), CallTimeout: time.Second, patience: 300 * time.Millisecond})
 	before := ask(t, h, "pid")
 	_, err := h.Offers(t.Context(), asking("stop"))
 	wantError(t, err, providers.Unavailable, "no answer")
@@ -301,7 +301,7 @@ func TestClose(t *testing.T) {
 // TestCloseStubborn: a plugin that hangs is closed all the same.
 func TestCloseStubborn(t *testing.T) {
 	t.Parallel()
-	h := opened(t, "odd", Options{CallTimeout: 100 * time.Millisecond})
+	h := opened(t, "odd", Options{CallTimeout: time.Second})
 	_, err := h.Offers(t.Context(), asking("stop"))
 	wantError(t, err, providers.Unavailable)
 	p := h.live.process
@@ -315,18 +315,20 @@ func TestCloseStubborn(t *testing.T) {
 // TestReplies: what is too much to read is refused, and so is what is too much to send.
 func TestReplies(t *testing.T) {
 	t.Parallel()
+	small := opened(t, "odd", Options{maxReply: 1 << 20})
+	_, err := small.Offers(t.Context(), asking("too large"))
+	wantError(t, err, providers.Internal, "larger than max")
 	h := opened(t, "odd", Options{})
-	_, err := h.Offers(t.Context(), asking("too large"))
-	wantError(t, err, providers.Internal)
-	_, err = h.Offers(t.Context(), asking("too many"))
-	wantError(t, err, providers.Internal, "values")
-	_, err = h.Offers(t.Context(), asking(strings.Repeat("x", maxMessage)))
-	wantError(t, err, providers.Invalid)
+	_, err = h.call(t.Context(), opOffers, make([]byte, maxMessage))
+	wantError(t, err, providers.Invalid, "offers: the request has")
 	_, err = h.Offers(t.Context(), providers.OffersRequest{Config: []byte("{")})
 	wantError(t, err, providers.Invalid)
-	// Larger than gRPC's own limit, 4 MiB, in both directions.
+	// gRPC's own limit is 4 MiB; go-plugin's, on this side, 2 GiB.
 	_, err = h.Offers(t.Context(), asking(strings.Repeat("x", 6<<20)))
 	wantError(t, err, providers.Internal, "what is")
+	if got := h.opts.maxReply; got != maxMessage {
+		t.Errorf("replies of up to %d bytes, want %d", got, maxMessage)
+	}
 }
 
 // TestOutput: stdout and stderr are the host's log, whatever is said there.

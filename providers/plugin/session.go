@@ -82,7 +82,7 @@ func start(ctx context.Context, opts Options, env []string) (*session, error) {
 		SyncStdout:       &lines{emit: says.line},
 		SyncStderr:       &lines{emit: says.line},
 		GRPCDialOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(
-			grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage))},
+			grpc.MaxCallRecvMsgSize(opts.maxReply), grpc.MaxCallSendMsgSize(maxMessage))},
 		RunnerFunc: func(_ hclog.Logger, spec *exec.Cmd, sockets string) (runner.Runner, error) {
 			s.process.equip(spec.Env, sockets)
 			return s.process, nil

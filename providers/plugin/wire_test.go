@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -201,6 +202,15 @@ func TestUnencodable(t *testing.T) {
 	far := time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC)
 	_, err := across(&echo{list: []providers.Resource{{CreatedAt: far}}}).List(t.Context(), providers.Filter{})
 	wantError(t, err, providers.Internal, "list: encode the result")
+}
+
+// TestTooMany: what a small message makes large is refused unread.
+func TestTooMany(t *testing.T) {
+	reply := append(bytes.Repeat([]byte("0,"), maxValues), '0')
+	reply = slices.Concat([]byte(`{"result":[`), reply, []byte(`]}`))
+	p := remote{invoke: func(context.Context, string, []byte) ([]byte, error) { return reply, nil }}
+	_, err := p.List(t.Context(), providers.Filter{})
+	wantError(t, err, providers.Internal, "values")
 }
 
 // TestEnding: a plugin that is about to end takes no call, and cancels those it has.
