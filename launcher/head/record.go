@@ -49,17 +49,11 @@ func (r *recorder) run(ctx context.Context) {
 		queue := r.queue
 		r.queue = nil
 		r.mu.Unlock()
-		for _, e := range queue {
-			err := r.world.Record(ctx, e.events...)
-			if err != nil && !errors.Is(err, journal.ErrCannotFollow) {
-				if ctx.Err() == nil {
-					r.failed <- err
-				}
-				return
+		if err := r.take(ctx, queue); err != nil {
+			if ctx.Err() == nil {
+				r.failed <- err
 			}
-			if e.then != nil {
-				r.world.post(func(l *worldLoop) { e.then(l, err) })
-			}
+			return
 		}
 		if len(queue) > 0 {
 			continue
@@ -69,6 +63,41 @@ func (r *recorder) run(ctx context.Context) {
 			return
 		case <-r.nudge:
 		}
+	}
+}
+
+// take records what has come together in one piece, which is one write to the disk or one report to the client; where one of the events
+// comes too late, each entry by itself.
+func (r *recorder) take(ctx context.Context, queue []entry) error {
+	if len(queue) > 1 {
+		var all []journal.Event
+		for _, e := range queue {
+			all = append(all, e.events...)
+		}
+		err := r.world.Record(ctx, all...)
+		if err == nil {
+			for _, e := range queue {
+				r.answer(e, nil)
+			}
+			return nil
+		}
+		if !errors.Is(err, journal.ErrCannotFollow) {
+			return err
+		}
+	}
+	for _, e := range queue {
+		err := r.world.Record(ctx, e.events...)
+		if err != nil && !errors.Is(err, journal.ErrCannotFollow) {
+			return err
+		}
+		r.answer(e, err)
+	}
+	return nil
+}
+
+func (r *recorder) answer(e entry, err error) {
+	if e.then != nil {
+		r.world.post(func(l *worldLoop) { e.then(l, err) })
 	}
 }
 
