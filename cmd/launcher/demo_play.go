@@ -40,18 +40,21 @@ func (s *stage) play(ctx context.Context) error {
 		return err
 	}
 	err = s.story(ctx)
-	if err != nil { // also an interrupt: everything is deleted all the same
-		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		_ = s.handle.Stop(stopping, journal.Stopping{Cause: journal.CauseInterrupted, Text: "the demo was ended"}) // Wait below tells what came of it
-		cancel()
+	if err != nil {
+		s.stop(ctx)
 	}
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
-	result, werr := s.end(ending)
-	if err = errors.Join(err, werr); err != nil {
+	result, werr := s.end(ctx)
+	if err = errors.Join(err, werr, context.Cause(ctx)); err != nil {
 		return err
 	}
 	return s.verify(result)
+}
+
+// stop ends a run whose story went wrong, or was interrupted: everything is deleted all the same. Wait tells what came of it.
+func (s *stage) stop(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_ = s.handle.Stop(ctx, journal.Stopping{Cause: journal.CauseInterrupted, Text: "the demo was ended"})
 }
 
 // story is what happens while the job trains.
@@ -86,15 +89,21 @@ func (s *stage) story(ctx context.Context) error {
 	return s.until(ctx, "the lost worker is replaced", func() bool { return s.formedOf(4, victim) })
 }
 
-// end waits for the end of the run and tells it.
+// endTimeout bounds the teardown of a demo that was interrupted or went wrong.
+const endTimeout = time.Minute
+
+// end waits for the end of the run and tells it. When ctx ends before, it ends the run.
 func (s *stage) end(ctx context.Context) (*launcher.Result, error) {
+	waiting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	interrupted := ctx.Done()
 	type outcome struct {
 		result *launcher.Result
 		err    error
 	}
 	over := make(chan outcome, 1)
-	go func() { // ends with ctx
-		r, err := s.handle.Wait(ctx)
+	go func() { // ends with waiting
+		r, err := s.handle.Wait(waiting)
 		over <- outcome{r, err}
 	}()
 	for {
@@ -103,6 +112,10 @@ func (s *stage) end(ctx context.Context) (*launcher.Result, error) {
 			if err := s.take(h); err != nil {
 				return nil, err
 			}
+		case <-interrupted:
+			interrupted = nil
+			s.stop(ctx)
+			defer time.AfterFunc(endTimeout, cancel).Stop()
 		case o := <-over:
 			for len(s.happenings) > 0 {
 				if err := s.take(<-s.happenings); err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -191,6 +192,6 @@ func (u *ui) downResult(r *launcher.DownResult, asJSON bool) error {
 // interruptible is a context that the usual signals end: for commands that order or look, and hold nothing.
 func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop) // a second one ends the process
+	context.AfterFunc(ctx, func() { time.AfterFunc(sameSignal, stop) }) // a second one ends the process
 	return ctx, stop
 }

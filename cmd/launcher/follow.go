@@ -193,6 +193,8 @@ func (f *follower) wait(ctx context.Context, detachNow bool) (result *launcher.R
 		stopping, detaching bool
 		stopErr             error
 		tooLong             <-chan time.Time
+		last                os.Signal
+		lastAt              time.Time
 	)
 	startDetach := func() {
 		if !detaching {
@@ -243,6 +245,10 @@ func (f *follower) wait(ctx context.Context, detachNow bool) (result *launcher.R
 				f.say("going on")
 			}
 		case s := <-f.signals:
+			if s == last && time.Since(lastAt) < sameSignal {
+				continue
+			}
+			last, lastAt = s, time.Now()
 			sig, _ := s.(syscall.Signal)
 			what = respond(interruption{
 				signal: sig, terminal: f.ui.asks() && f.ui.outTerminal, needed: needs(h), follower: f.onlyFollows, asked: f.asked, stopping: stopping || tooLong != nil,

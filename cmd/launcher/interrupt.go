@@ -38,6 +38,9 @@ const (
 // briefly bounds how long a process without a terminal goes on after a signal: it promises to be gone within 5 s.
 const briefly = 4500 * time.Millisecond
 
+// sameSignal is how close two equal signals are one: timeout(1) and many a CI runner signal the process and then its group.
+const sameSignal = 250 * time.Millisecond
+
 // respond decides. On a terminal the first Ctrl-C asks, the second stops, the third leaves; SIGTERM is somebody who does not answer questions.
 func respond(i interruption) response {
 	switch {

@@ -221,11 +221,9 @@ func (k *link) serve(ctx context.Context, conn *grpc.ClientConn, pinned string) 
 	if err != nil {
 		return err
 	}
-	renewal := &control.Order{Body: &control.Order_Renew{Renew: k.renew(k.world.Lease())}}
 	k.mu.Lock()
 	k.client = agent
-	// The hello's renewal counted from what was heard before the connection broke. A generation must not start on what was left of that.
-	k.queue = []*control.Order{renewal}
+	k.queue = nil
 	if k.start != nil {
 		k.queue = append(k.queue, k.start)
 	}

@@ -224,6 +224,16 @@ func runSeed(t *testing.T, seed uint64) (trace []string) {
 			done = append(done, fmt.Sprintf("%.3f down", s.now().Seconds()))
 			s.down()
 			s.over()
+		case 2:
+			done = append(done, fmt.Sprintf("%.3f the head's process dies at the end", s.now().Seconds()))
+			s.finish()
+			for range 3 {
+				time.Sleep(between(r, 0, 10*time.Second))
+				if len(s.living(providers.Head)) > 0 {
+					s.headGuest().crashDaemon()
+				}
+			}
+			s.over()
 		default:
 			s.finish()
 			s.over()

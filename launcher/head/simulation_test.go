@@ -272,6 +272,30 @@ func TestSimHeadUnreachableForTheMemberLease(t *testing.T) {
 	})
 }
 
+// Who is back before an agent's lease is over keeps it, though the next beat would come too late.
+func TestSimHeadBackInTime(t *testing.T) {
+	simulate(t, simOptions{hcl: simJob("count = 3", "")}, func(s *simulation) {
+		s.up()
+		// Beats go out every quarter of the lease from the beginning of the world on. An agent's lease counts from the last but one.
+		quarter := s.job.Elastic.LostAfter / 4
+		began := s.find(journal.HandoverAccepted, "")[0].Time
+		time.Sleep(quarter - time.Since(began)%quarter + 500*time.Millisecond)
+		head := s.headGuest()
+		head.fallSilent(true)
+		for _, host := range s.hosts() {
+			s.net.Cut(head.host, host)
+		}
+		time.Sleep(3*quarter - 500*time.Millisecond - 1200*time.Millisecond)
+		for _, host := range s.hosts() {
+			s.net.SetLatency(head.host, host, 50*time.Millisecond)
+		}
+		head.fallSilent(false)
+		time.Sleep(20 * time.Second)
+		s.end()
+		s.expectGenerations("start")
+	})
+}
+
 // Without a broken connection what was said in the meantime still arrives, old stamps and all.
 func TestSimHeadSilentForTheMemberLease(t *testing.T) {
 	simulate(t, simOptions{hcl: simJob("count = 3", "")}, func(s *simulation) {
@@ -347,6 +371,25 @@ func TestSimHeadProcessDies(t *testing.T) {
 		s.expectGenerations("start", "head_restarted", "head_restarted")
 		if state.LostNodes != 0 || state.Restarts != 0 {
 			t.Errorf("%d nodes lost and %d restarts charged, want none", state.LostNodes, state.Restarts)
+		}
+	})
+}
+
+func TestSimNobodyFetches(t *testing.T) {
+	simulate(t, simOptions{hcl: simJob("count = 3", "limits { hold_results = \"1h\" }")}, func(s *simulation) {
+		s.up()
+		s.client.close()
+		s.finish()
+		ended := time.Now()
+		for len(s.living(providers.Worker)) > 0 && time.Since(ended) < time.Hour {
+			time.Sleep(pollEvery)
+		}
+		if got := time.Since(ended); got > 40*time.Second {
+			t.Errorf("workers are deleted %v after the end", got)
+		}
+		s.gone(2 * time.Hour)
+		if got := time.Since(ended); got < time.Hour || got > time.Hour+time.Minute {
+			t.Errorf("the head has stayed for %v, want hold_results of 1 h", got)
 		}
 	})
 }

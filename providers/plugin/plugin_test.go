@@ -110,7 +110,7 @@ func fifo(t testing.TB, folder, name string) <-chan struct{} {
 		if f, err := os.OpenFile(path, os.O_RDWR, 0); err == nil { // lets go of a reader that waits
 			f.Close()
 		}
-		<-closed
+		await(t, name, closed)
 	})
 	return closed
 }
@@ -136,10 +136,10 @@ func touch(folder, name string) *os.File {
 	return f
 }
 
-type plain struct{ providers.Provider }
+type plain struct{ *sim.Cloud }
 
 func (p plain) Info(ctx context.Context) (providers.Info, error) {
-	info, err := p.Provider.Info(ctx)
+	info, err := p.Cloud.Info(ctx)
 	info.Capabilities, info.CredentialEnv = nil, nil
 	return info, err
 }

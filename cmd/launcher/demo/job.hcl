@@ -45,6 +45,7 @@ job "demo" {
     budget_usd    = 1
     max_duration  = "10m"
     start_timeout = "2m"
-    node_lease    = "1m"
+    node_lease    = "1m" # were the demo killed, all would end itself soon
+    hold_results  = "1m"
   }
 }
