@@ -90,7 +90,7 @@ func TestRunIDs(t *testing.T) {
 			t.Errorf("run id %q: got %v, want ok: %v", run, err, ok)
 		}
 	}
-	if newRunID("j") == newRunID("j") {
+	if first, second := newRunID("j"), newRunID("j"); first == second {
 		t.Error("two run ids are the same")
 	}
 }

@@ -130,7 +130,7 @@ func (f *flow) write(p []byte) error {
 
 func (f *flow) read(p []byte) (int, error) {
 	for {
-		n, err, wait := f.poll(p)
+		n, wait, err := f.poll(p)
 		if wait == nil {
 			return n, err
 		}
@@ -139,18 +139,18 @@ func (f *flow) read(p []byte) (int, error) {
 }
 
 // poll takes what is readable now, or returns how to wait for a change.
-func (f *flow) poll(p []byte) (int, error, func()) {
+func (f *flow) poll(p []byte) (int, func(), error) {
 	latency, stalled, changed := f.link.state()
 	now := time.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
 	case f.readDone:
-		return 0, net.ErrClosed, nil
+		return 0, nil, net.ErrClosed
 	case f.failed != nil:
-		return 0, f.failed, nil
+		return 0, nil, f.failed
 	case !f.deadline.IsZero() && !now.Before(f.deadline):
-		return 0, os.ErrDeadlineExceeded, nil
+		return 0, nil, os.ErrDeadlineExceeded
 	case len(p) == 0:
 		return 0, nil, nil
 	}
@@ -165,7 +165,7 @@ func (f *flow) poll(p []byte) (int, error, func()) {
 			}
 			if c.eof {
 				if n == 0 {
-					return 0, io.EOF, nil
+					return 0, nil, io.EOF
 				}
 				return n, nil, nil
 			}
@@ -190,7 +190,7 @@ func (f *flow) poll(p []byte) (int, error, func()) {
 		f.wake = make(chan struct{})
 	}
 	wake := f.wake
-	return 0, nil, func() {
+	return 0, func() {
 		var due <-chan time.Time
 		if !next.IsZero() {
 			t := time.NewTimer(next.Sub(now))
@@ -202,7 +202,7 @@ func (f *flow) poll(p []byte) (int, error, func()) {
 		case <-changed:
 		case <-due:
 		}
-	}
+	}, nil
 }
 
 type pipeEnd struct {

@@ -162,13 +162,14 @@ func (f *follower) begin(ctx context.Context, start func(context.Context) (*laun
 // errInterrupted: a signal came before attach or wait had found its run.
 var errInterrupted = errors.New("interrupted")
 
-// needs tells whether the run needs this process.
+// needs tells whether the run needs this process. A run whose head has accepted it never does, also in the moment in which this process takes over from
+// the client that followed it before.
 func needs(h *launcher.Handle) bool {
 	select {
 	case <-h.HandedOver():
 		return false
 	default:
-		return true
+		return h.State().Epoch%2 != 0
 	}
 }
 

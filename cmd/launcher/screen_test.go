@@ -40,6 +40,12 @@ func (p *paper) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+func (p *paper) written() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.writes
+}
+
 func (p *paper) shows() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,8 +69,7 @@ func TestScreenKeepsLinesAboveTheBlock(t *testing.T) {
 		for range 100 {
 			s.print("many")
 		}
-		writes := p.writes
-		if writes > 110 {
+		if writes := p.written(); writes > 110 {
 			t.Errorf("%d writes for 101 lines", writes)
 		}
 		time.Sleep(settle + time.Millisecond)

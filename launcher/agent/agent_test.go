@@ -260,7 +260,6 @@ func (p *fakeProcess) Close()                          {}
 func (p *fakeProcess) Signal(sig syscall.Signal) error { return p.signalled(false, sig, "signal") }
 func (p *fakeProcess) Tell(sig syscall.Signal) error   { return p.signalled(true, sig, "tell") }
 func (p *fakeProcess) write(s string)                  { io.WriteString(p.spec.Stdout, s) }
-func (p *fakeProcess) variables() map[string]string    { return variables(p.spec.Env) }
 func variables(env []string) (vars map[string]string) {
 	vars = map[string]string{}
 	for _, e := range env {

@@ -241,7 +241,7 @@ func TestDistributions(t *testing.T) {
 	if math.Abs(float64(above)/n-0.5) > 0.03 || twice > 2 {
 		t.Errorf("%d of %d above the median, %d drawn twice", above, n, twice)
 	}
-	if c.sample(d, "test", "1") != c.sample(d, "test", "1") {
+	if first, second := c.sample(d, "test", "1"), c.sample(d, "test", "1"); first != second {
 		t.Error("one name, two draws")
 	}
 }

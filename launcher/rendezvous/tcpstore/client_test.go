@@ -81,7 +81,7 @@ func TestClientDialects(t *testing.T) {
 				since(DialectE, "QueueLen", length, int64(1), err)
 				got, err = c.QueuePop(ctx, "/q")
 				since(DialectE, "QueuePop", string(got), "item", err)
-				got, ok, err = c.TryQueuePop(ctx, "/q")
+				_, ok, err = c.TryQueuePop(ctx, "/q")
 				since(DialectE, "TryQueuePop", ok, false, err)
 				keys, err := c.ListKeys(ctx)
 				slices.Sort(keys)

@@ -234,8 +234,7 @@ func TestOnCompareSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []string
 		hold := make(chan struct{})
-		var s *Server
-		s = New(Options{OnCompareSet: func(conn ConnInfo, key string, old, new []byte) ([]byte, <-chan struct{}) {
+		s := New(Options{OnCompareSet: func(conn ConnInfo, key string, old, new []byte) ([]byte, <-chan struct{}) {
 			calls = append(calls, key+":"+string(old)+">"+string(new))
 			switch string(new) {
 			case "edit":
