@@ -29,7 +29,8 @@ type Options struct {
 	// RunID names the run, [a-z][a-z0-9-]{0,40}; empty: NAME-xxxxxx. With the id of a living run Up attaches to it, with that of a finished one it
 	// returns the stored result.
 	RunID string
-	// Providers by name; nil: Builtin(), with the local provider's machines under Home.
+	// Providers by name; nil: Builtin(), with the local provider's machines under Home. A plugin is a value of plugin.Resolve, whose Close is its opener's
+	// to call, after the last run has been waited for or left. Any other value that is not built in needs head { supervisor = "client" }: no head has it.
 	Providers map[string]providers.Provider
 	// Binaries has launcher and launcher-agent for every platform a node may have: OS-ARCH/NAME beside SHA256SUMS. nil: $LAUNCHER_BINARIES, else beside the executable.
 	Binaries fs.FS

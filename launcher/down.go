@@ -239,7 +239,7 @@ func downByTag(ctx context.Context, run string, opts DownOptions) (*DownResult, 
 	looking.Wait()
 	var failed error
 	for i, p := range places {
-		if providers.CodeOf(errs[i]) == providers.Auth && len(results[i].Found) == 0 {
+		if (providers.CodeOf(errs[i]) == providers.Auth || errors.Is(errs[i], errNeedsBlock)) && len(results[i].Found) == 0 {
 			r.NotLookedAt = append(r.NotLookedAt, NotLookedAt{Provider: p.name, Why: errs[i].Error()})
 			continue
 		}
@@ -254,12 +254,18 @@ func downByTag(ctx context.Context, run string, opts DownOptions) (*DownResult, 
 	return r, nil
 }
 
+// errNeedsBlock: a provider cannot be asked without its block of a job file; a list of hosts, say, is nowhere else.
+var errNeedsBlock = errors.New("it needs its block of the job file")
+
 // sweepProvider deletes everything with the run's tag, heads first, and adds what it did to r.
 func sweepProvider(ctx context.Context, p providers.Provider, config json.RawMessage, r *DownResult) error {
 	p = providers.Retry(p, providers.RetryOptions{})
 	info, err := p.Info(ctx)
 	if err != nil {
 		return err
+	}
+	if config == nil && slices.ContainsFunc(info.Schema, func(a providers.Attribute) bool { return a.Required }) {
+		return errNeedsBlock
 	}
 	s := &sweeper{provider: p, config: config, run: r.Run, window: info.ConsistencyWindow, list: func(ctx context.Context) ([]providers.Resource, error) {
 		return p.List(ctx, providers.Filter{Config: config, Run: r.Run})

@@ -263,8 +263,12 @@ func (o *owner) adopt(ctx context.Context, c *connection) error {
 	if err != nil {
 		return err
 	}
+	config, err := contents(o.config, s.Planned.Info.Schema)
+	if err != nil {
+		return err
+	}
 	req := &control.AdoptRequest{
-		Setup: setup, ProviderConfigJson: o.config, Provider: s.Planned.Provider, BirthKeysPem: births, Owner: s.Created.Owner, Tags: o.job.Tags, Ingress: cidrs,
+		Setup: setup, ProviderConfigJson: config, Provider: s.Planned.Provider, BirthKeysPem: births, Owner: s.Created.Owner, Tags: o.job.Tags, Ingress: cidrs,
 	}
 	events, _ := o.journal.Since(0)
 	for _, e := range events {

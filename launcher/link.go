@@ -164,7 +164,7 @@ func (o *owner) prepare(ctx context.Context, c *connection) error {
 	return o.uploads(ctx, c)
 }
 
-// uploads sends the agent's binaries and the workdir; what the head has already is not sent again.
+// uploads sends the agent's binaries, the provider's plugin and the workdir; what the head has already is not sent again.
 func (o *owner) uploads(ctx context.Context, c *connection) error {
 	hashes, err := o.binaries.Hashes(agentProgram)
 	if err != nil {
@@ -179,6 +179,9 @@ func (o *owner) uploads(ctx context.Context, c *connection) error {
 		if err := upload(ctx, c.api, first, strings.NewReader(string(data))); err != nil {
 			return err
 		}
+	}
+	if err := o.uploadPlugin(ctx, c); err != nil {
+		return err
 	}
 	hash := o.journal.State().Created.Workdir
 	if hash == "" {

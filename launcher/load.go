@@ -101,7 +101,11 @@ func Available() jobspec.Capabilities {
 
 // checkSecrets refuses a job whose named secrets are not set.
 func checkSecrets(job *Job, env func(string) (string, bool)) error {
-	diags := jobspec.CheckSecrets(job, env)
+	return diagnosed(job, jobspec.CheckSecrets(job, env))
+}
+
+// diagnosed makes an error of diagnostics that have errors.
+func diagnosed(job *Job, diags jobspec.Diagnostics) error {
 	if !diags.HasErrors() {
 		return nil
 	}

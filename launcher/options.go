@@ -17,6 +17,7 @@ import (
 	"github.com/ephemeral-launcher/launcher/bootstrap"
 	"github.com/ephemeral-launcher/launcher/providers"
 	"github.com/ephemeral-launcher/launcher/providers/local"
+	"github.com/ephemeral-launcher/launcher/providers/ssh"
 )
 
 const (
@@ -79,11 +80,14 @@ func (o Options) builtin(launcher string) map[string]providers.Provider {
 	if launcher == "" {
 		launcher = o.findLauncher()
 	}
+	all := map[string]providers.Provider{ssh.Name: ssh.New()}
 	if launcher != "" {
 		opts.Executable = []string{launcher, "machine"}
-		return map[string]providers.Provider{local.Name: local.New(opts)}
+		all[local.Name] = local.New(opts)
+	} else {
+		all[local.Name] = &machineless{local.New(opts)}
 	}
-	return map[string]providers.Provider{local.Name: &machineless{local.New(opts)}}
+	return all
 }
 
 // machineless is the local provider where no launcher executable was found: it lists and deletes, and says what is missing when asked to create.

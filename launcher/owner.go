@@ -94,6 +94,12 @@ func newOwner(opts Options, f folder, j *journal.Journal) (*owner, error) {
 		if o.provider, err = opts.provider(planned.Provider); err != nil {
 			return nil, err
 		}
+		if err := opts.checkPins(planned); err != nil {
+			if !opts.ending {
+				return nil, err
+			}
+			o.log.Warn("plugin", "error", err) // whatever is trusted now may delete
+		}
 	}
 	return o, nil
 }
@@ -272,7 +278,7 @@ func permanent(err error) bool {
 	case codes.FailedPrecondition, codes.InvalidArgument, codes.Unimplemented:
 		return true
 	}
-	return errors.Is(err, journal.ErrCrashed) || errors.Is(err, bootstrap.ErrPlatform) || sshexec.Classify(err) == sshexec.BadTarget
+	return errors.Is(err, journal.ErrCrashed) || errors.Is(err, bootstrap.ErrPlatform) || errors.Is(err, errNoPlugin) || sshexec.Classify(err) == sshexec.BadTarget
 }
 
 // setup is what Serve and Adopt share. A secret that is not set here is left out: the head has it from the first time.
@@ -306,7 +312,7 @@ func ingress(job *Job, info providers.Info, caller []string) ([]string, error) {
 			cidrs = append(cidrs, from)
 			continue
 		}
-		if len(caller) == 0 && info.SeparateHosts {
+		if len(caller) == 0 && info.SeparateHosts && !info.FixedHosts {
 			return nil, errors.New(`network.ssh_from: the address that "caller" is seen from is not known here: write it as a CIDR`)
 		}
 		cidrs = append(cidrs, caller...)

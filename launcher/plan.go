@@ -43,9 +43,12 @@ type PlanProvider struct {
 const planTimeout = time.Minute
 
 // Plan asks the job's providers what they have on offer and ranks it. It rents nothing. Secrets the job names must be set: *DiagnosticsError. A provider
-// that cannot be asked is a rejection, not an error.
+// that cannot be asked is a rejection, not an error; one that a head would need and cannot have is a *DiagnosticsError.
 func Plan(ctx context.Context, job *Job, opts Options) (*PlanResult, error) {
 	if err := checkSecrets(job, opts.Env); err != nil {
+		return nil, err
+	}
+	if err := checkPortable(job, opts); err != nil {
 		return nil, err
 	}
 	result := &PlanResult{

@@ -101,6 +101,10 @@ func begin(ctx context.Context, f folder, job *Job, plan *PlanResult, opts Optio
 		return nil, err
 	}
 	best := plan.Candidates[0]
+	planned, err := planned(best, opts)
+	if err != nil {
+		return nil, err
+	}
 	created := journal.Created{
 		JobName: job.Name, JobFile: job.File, Owner: ownerOf(plan, best.Provider), Version: opts.Version, ClientKey: keys.clientPublic, WorkerKey: keys.workerPublic,
 	}
@@ -127,17 +131,21 @@ func begin(ctx context.Context, f folder, job *Job, plan *PlanResult, opts Optio
 	if err != nil {
 		return nil, err
 	}
-	if err := j.Append(ctx, planned(best)); err != nil {
+	if err := j.Append(ctx, planned); err != nil {
 		j.Close()
 		return nil, err
 	}
 	return j, nil
 }
 
-func planned(c planner.Candidate) journal.Event {
+func planned(c planner.Candidate, opts Options) (journal.Event, error) {
+	pins, err := opts.pins(c.Provider)
+	if err != nil {
+		return journal.Event{}, err
+	}
 	return journal.NewEvent(journal.RunPlanned, "", 0, journal.Planned{
-		Provider: c.Provider, Config: json.RawMessage(c.Config), Region: c.Region, Info: c.Info, Factor: c.Factor, Head: c.Head, Workers: c.Workers,
-	})
+		Provider: c.Provider, Config: json.RawMessage(c.Config), Region: c.Region, Info: c.Info, Plugin: pins, Factor: c.Factor, Head: c.Head, Workers: c.Workers,
+	}), nil
 }
 
 func ownerOf(plan *PlanResult, provider string) string {
@@ -242,7 +250,11 @@ func resumeOwner(ctx context.Context, f folder, j *journal.Journal, opts Options
 		if len(plan.Candidates) == 0 {
 			return nil, &NoCandidateError{Job: job.Name, Rejected: plan.Rejected, Providers: plan.Providers}
 		}
-		if err := j.Append(ctx, planned(plan.Candidates[0])); err != nil {
+		planned, err := planned(plan.Candidates[0], opts)
+		if err != nil {
+			return nil, err
+		}
+		if err := j.Append(ctx, planned); err != nil {
 			return nil, err
 		}
 	}

@@ -96,6 +96,9 @@ type Info struct {
 	RotatesHostKeys bool `json:"rotates_host_keys"`
 	// SeparateHosts is false where machines share one loopback interface (local): nodes are then told 127.0.0.1 as cluster address.
 	SeparateHosts bool `json:"separate_hosts"`
+	// FixedHosts: machines are hosts that stay when they are given back (ssh). Who may reach their port 22 is their own firewall's matter, so that
+	// Ingress means nothing to the provider.
+	FixedHosts bool `json:"fixed_hosts,omitempty"`
 }
 
 // Has tells whether the provider offers the optional service.
@@ -292,7 +295,7 @@ type UpdateRequest struct {
 	// Tags are merged into the machine's.
 	Tags map[string]string `json:"tags,omitempty"`
 	// Ingress, when not nil, replaces the CIDRs that may reach port 22.
-	Ingress []string `json:"ingress,omitempty"`
+	Ingress []string `json:"ingress,omitzero"`
 }
 
 // PreemptRequest asks for a drill.

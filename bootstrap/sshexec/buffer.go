@@ -1,12 +1,16 @@
 package sshexec
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
 	"sync"
 	"time"
 )
+
+// errIdle: a buffer has nothing to carry.
+var errIdle = errors.New("nothing to send")
 
 // buffer is a bounded queue of bytes between two goroutines, one of which may
 // have a deadline: a Channel's send buffer when it writes, its receive buffer
@@ -15,19 +19,26 @@ type buffer struct {
 	mu       sync.Mutex
 	data     []byte
 	ended    error         // no more is put; taken after the data
-	eofTaken bool          // takeAll has returned io.EOF
+	eofTaken bool          // next has returned io.EOF
 	gone     error         // the taking (rx) or carrying (tx) side gave up; returned at once
 	deadline time.Time     // of take and putAll
 	wake     chan struct{} // non-nil while somebody waits
+	carry    func() bool   // if not nil, starts what calls next until there is nothing, unless it is too late for that
+	carrying bool          // it runs
 }
-
-func newBuffer() *buffer { return &buffer{} }
 
 // notify wakes all who wait; mu is held.
 func (b *buffer) notify() {
 	if b.wake != nil {
 		close(b.wake)
 		b.wake = nil
+	}
+}
+
+// pass has what is new carried on; mu is held.
+func (b *buffer) pass() {
+	if b.carry != nil && !b.carrying {
+		b.carrying = b.carry()
 	}
 }
 
@@ -74,6 +85,7 @@ func (b *buffer) put(p []byte, timed bool) (n int, err error) {
 			b.data = append(b.data, p[n:n+k]...)
 			n += k
 			b.notify()
+			b.pass()
 			continue
 		}
 		b.wait(timed)
@@ -106,28 +118,28 @@ func (b *buffer) take(p []byte) (int, error) {
 	}
 }
 
-// takeAll takes everything, waiting for the first byte without a deadline. After
-// the data it returns a half-close (io.EOF) once, and then waits for the close.
-func (b *buffer) takeAll() ([]byte, error) {
+// next takes everything for the carrier. After the data it returns a half-close
+// (io.EOF) once, then a close. errIdle tells the carrier to end: there is nothing,
+// and another one will be started for what comes.
+func (b *buffer) next() ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for {
-		switch {
-		case b.gone != nil:
-			return nil, b.gone
-		case len(b.data) > 0:
-			data := b.data
-			b.data = nil
-			b.notify()
-			return data, nil
-		case b.ended == io.EOF && !b.eofTaken:
-			b.eofTaken = true
-			return nil, io.EOF
-		case b.ended != nil && b.ended != io.EOF:
-			return nil, b.ended
-		}
-		b.wait(false)
+	switch {
+	case b.gone != nil:
+		return nil, b.gone
+	case len(b.data) > 0:
+		data := b.data
+		b.data = nil
+		b.notify()
+		return data, nil
+	case b.ended == io.EOF && !b.eofTaken:
+		b.eofTaken = true
+		return nil, io.EOF
+	case b.ended != nil && b.ended != io.EOF:
+		return nil, b.ended
 	}
+	b.carrying = false
+	return nil, errIdle
 }
 
 // finish ends the putting side; the first end stays, but a close overrides a
@@ -139,6 +151,7 @@ func (b *buffer) finish(err error) {
 		b.ended = err
 	}
 	b.notify()
+	b.pass()
 }
 
 // abandon drops what is queued and refuses the rest. It reports whether it was the first.
@@ -150,6 +163,7 @@ func (b *buffer) abandon(err error) bool {
 	}
 	b.gone, b.data = err, nil
 	b.notify()
+	b.pass()
 	return true
 }
 

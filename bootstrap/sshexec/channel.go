@@ -30,6 +30,10 @@ var _ net.Conn = (*Channel)(nil)
 
 const (
 	channelBuffer = 64 << 10
+	// sendSize bounds what is sent at once: x/crypto's channel and its cipher each
+	// keep memory for the largest packet there was (ssh/channel.go, packetPool;
+	// ssh/cipher.go, gcmCipher.buf), which for 32 KiB is 64 KiB a connection.
+	sendSize = 4 << 10
 	// lingerAfterEOF is how long Read waits behind the end of stdout for the reason
 	// of it, which a healthy server sends right away.
 	lingerAfterEOF = time.Second
@@ -58,11 +62,10 @@ func (c *Conn) Channel(ctx context.Context, cmd string) (*Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	ch := &Channel{remote: p, addr: c.addr, rx: newBuffer(), tx: newBuffer(),
-		collected: make(chan struct{}), over: make(chan struct{})}
+	ch := &Channel{remote: p, addr: c.addr, rx: &buffer{}, tx: &buffer{}, collected: make(chan struct{}), over: make(chan struct{})}
+	ch.tx.carry = func() bool { return c.start(ch.send) }
 	if !c.start(func() {
 		var pumps sync.WaitGroup
-		pumps.Go(ch.send)
 		pumps.Go(ch.collect)
 		ch.receive()
 		pumps.Wait()
@@ -76,7 +79,7 @@ func (c *Conn) Channel(ctx context.Context, cmd string) (*Channel, error) {
 // receive moves stdout to rx to its end, also after Close, so that the window
 // stays open and the server's answer to our close is seen.
 func (ch *Channel) receive() {
-	buf := make([]byte, 8<<10)
+	buf := make([]byte, 2<<10) // most messages are small
 	for {
 		n, err := ch.remote.channel.Read(buf)
 		_, _ = ch.rx.put(buf[:n], false) // after Close it is thrown away
@@ -109,29 +112,35 @@ func (ch *Channel) receive() {
 	}
 }
 
-// send moves tx to stdin. A half-close closes stdin, a close the channel; it goes
-// on until the channel is closed or over.
+// send moves tx to stdin, as long as there is something. A half-close closes
+// stdin, a close the channel.
 func (ch *Channel) send() {
 	for {
-		data, err := ch.tx.takeAll()
+		data, err := ch.tx.next()
 		switch {
+		case err == errIdle:
+			return
 		case err == io.EOF:
 			_ = ch.remote.channel.CloseWrite() // the command may have ended
 		case err != nil:
 			_ = ch.remote.channel.CloseWrite()
 			_ = ch.remote.channel.Close()
 			return
-		default:
-			if _, err := ch.remote.channel.Write(data); err != nil {
+		}
+		for len(data) > 0 {
+			n := min(len(data), sendSize)
+			if _, err := ch.remote.channel.Write(data[:n]); err != nil {
 				ch.tx.abandon(io.ErrClosedPipe)
+				break
 			}
+			data = data[n:]
 		}
 	}
 }
 
 func (ch *Channel) collect() {
 	defer close(ch.collected)
-	buf := make([]byte, 1<<10) // io.Copy's 32 KiB would sit idle in every channel
+	buf := make([]byte, 256) // io.Copy's 32 KiB would sit idle in every channel
 	for {
 		n, err := ch.remote.channel.Stderr().Read(buf)
 		_, _ = ch.stderr.Write(buf[:n]) // a tail never fails

@@ -134,10 +134,12 @@ func (c *Conn) closedError() error { return &Error{Class: Other, Addr: c.addr, E
 
 // remote is one session channel with its command started.
 type remote struct {
-	channel ssh.Channel
-	over    chan struct{} // closed when the channel is; the rest is set before
-	exit    Exit
-	err     error // the server did not say how it ended, and why
+	channel  ssh.Channel
+	requests <-chan *ssh.Request
+	said     bool          // the server said how it ended
+	over     chan struct{} // closed when the channel is; the rest is set before
+	exit     Exit
+	err      error // the server did not say how it ended, and why
 }
 
 // open starts a command. x/crypto's calls take no context, so they run on a
@@ -176,8 +178,8 @@ func (c *Conn) begin(cmd string, t *Terminal) (*remote, error) {
 	if err != nil {
 		return nil, c.explain("open session", err)
 	}
-	p := &remote{channel: ch, over: make(chan struct{})}
-	if !c.start(func() { p.listen(c, requests) }) {
+	p := &remote{channel: ch, requests: requests, over: make(chan struct{})}
+	if !c.adopt(p) && !c.start(func() { p.listen(c) }) {
 		_ = ch.Close()
 		return nil, c.closedError()
 	}
@@ -228,30 +230,39 @@ func (c *Conn) whyDead() error {
 }
 
 // listen takes the channel's requests to its end.
-func (p *remote) listen(c *Conn, requests <-chan *ssh.Request) {
-	defer close(p.over)
-	said := false
-	for r := range requests {
-		switch r.Type {
-		case "exit-status":
-			var status struct{ Code uint32 }
-			if ssh.Unmarshal(r.Payload, &status) == nil {
-				p.exit, said = Exit{Code: int(status.Code)}, true
-			}
-		case "exit-signal":
-			var signal struct {
-				Name       string
-				CoreDumped bool
-				Message    string
-				Language   string
-			}
-			if ssh.Unmarshal(r.Payload, &signal) == nil {
-				p.exit, said = Exit{Signal: signal.Name}, true
-			}
-		}
-		_ = r.Reply(false, nil) // sends nothing unless asked to
+func (p *remote) listen(c *Conn) {
+	for r := range p.requests {
+		p.hear(r)
 	}
-	if said {
+	p.end(c)
+}
+
+// hear takes one request in.
+func (p *remote) hear(r *ssh.Request) {
+	switch r.Type {
+	case "exit-status":
+		var status struct{ Code uint32 }
+		if ssh.Unmarshal(r.Payload, &status) == nil {
+			p.exit, p.said = Exit{Code: int(status.Code)}, true
+		}
+	case "exit-signal":
+		var signal struct {
+			Name       string
+			CoreDumped bool
+			Message    string
+			Language   string
+		}
+		if ssh.Unmarshal(r.Payload, &signal) == nil {
+			p.exit, p.said = Exit{Signal: signal.Name}, true
+		}
+	}
+	_ = r.Reply(false, nil) // sends nothing unless asked to
+}
+
+// end follows the last request.
+func (p *remote) end(c *Conn) {
+	defer close(p.over)
+	if p.said {
 		return
 	}
 	p.err = ErrNoExit

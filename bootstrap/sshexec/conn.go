@@ -13,36 +13,96 @@ import (
 // Conn is a logged-in connection. Its methods may be called concurrently; the
 // server's MaxSessions (10) bounds the commands at once. Close it.
 type Conn struct {
-	addr    string
-	client  *ssh.Client
-	pinned  string
-	done    chan struct{}
-	wg      sync.WaitGroup // every goroutine the connection started
-	closing chan struct{}
+	addr   string
+	client ssh.Conn
+	pinned string
+	done   chan struct{}
+	wg     sync.WaitGroup // every goroutine the connection started
+	lasts  chan *remote   // at most one: the command whose requests serve takes
 
-	mu    sync.Mutex
-	cause *Error // why it ended, first come
-	ended bool   // Close was called
+	mu    sync.Mutex  // guards all below
+	cause *Error      // why it ended, first come
+	ended bool        // Close was called
+	busy  bool        // lasts was given a command
+	alive *time.Timer // the next keep-alive
 }
 
 func newConn(t Target, conn ssh.Conn, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request, pinned string) *Conn {
-	c := &Conn{
-		addr: t.Addr, client: ssh.NewClient(conn, channels, requests), pinned: pinned,
-		done: make(chan struct{}), closing: make(chan struct{}),
-	}
-	c.wg.Go(func() {
-		err := c.client.Wait()
-		c.fail(Dropped, err)
-		close(c.done)
-	})
+	c := &Conn{addr: t.Addr, client: conn, pinned: pinned, done: make(chan struct{}), lasts: make(chan *remote, 1)}
+	c.wg.Go(func() { c.serve(channels, requests) })
 	every := t.KeepAlive
 	if every == 0 {
 		every = 15 * time.Second
 	}
 	if every > 0 {
-		c.wg.Go(func() { c.keepAlive(every) })
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.alive = time.AfterFunc(every, func() { c.start(func() { c.keepAlive(every) }) })
 	}
 	return c
+}
+
+// serve answers what the server asks, until the connection ends. It does so for
+// the connection and for one command of it: with an ssh.Client and a goroutine for
+// each kind of request, a process with a thousand connections has five thousand
+// more that only wait.
+func (c *Conn) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+	var p *remote
+	var ofP <-chan *ssh.Request
+	for channels != nil || requests != nil || ofP != nil {
+		select {
+		case ch, ok := <-channels:
+			if !ok {
+				channels = nil
+				continue
+			}
+			_ = ch.Reject(ssh.UnknownChannelType, "unknown channel type: "+ch.ChannelType())
+		case r, ok := <-requests:
+			if !ok {
+				requests = nil
+				continue
+			}
+			_ = r.Reply(false, nil) // sends nothing unless asked to
+		case p = <-c.lasts:
+			ofP = p.requests
+		case r, ok := <-ofP:
+			if ok {
+				p.hear(r)
+				continue
+			}
+			over := p
+			p, ofP = nil, nil
+			c.mu.Lock()
+			c.busy = false
+			c.mu.Unlock()
+			c.wg.Go(func() { over.end(c) }) // it may wait for an answer
+		}
+	}
+	c.fail(Dropped, c.client.Wait())
+	c.mu.Lock()
+	if c.alive != nil {
+		c.alive.Stop()
+	}
+	c.busy = true // no other is taken on
+	c.mu.Unlock()
+	select {
+	case p := <-c.lasts:
+		c.wg.Go(func() { p.listen(c) })
+	default:
+	}
+	close(c.done)
+}
+
+// adopt has serve take a command's requests, which it does for one at a time.
+func (c *Conn) adopt(p *remote) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended || c.busy {
+		return false
+	}
+	c.busy = true
+	c.lasts <- p
+	return true
 }
 
 // PinnedKey is the entry of Target.HostKeys that the server proved, as it was given.
@@ -70,9 +130,9 @@ func (c *Conn) Err() error {
 func (c *Conn) Close() error {
 	c.fail(Other, errClosed)
 	c.mu.Lock()
-	if !c.ended {
-		c.ended = true
-		close(c.closing)
+	c.ended = true
+	if c.alive != nil {
+		c.alive.Stop()
 	}
 	dead := c.cause
 	c.mu.Unlock()
@@ -112,27 +172,21 @@ func (c *Conn) start(f func()) bool {
 // not know it must still answer, with a failure (RFC 4254 §4).
 const keepAliveName = "keepalive@openssh.com"
 
-// keepAlive asks the server for any answer at all.
+// keepAlive asks the server for any answer at all, and again after every.
 func (c *Conn) keepAlive(every time.Duration) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-c.closing:
-			return
-		case <-c.done:
-			return
-		case <-ticker.C:
-		}
-		late := time.AfterFunc(every, func() {
-			c.fail(TimedOut, errNoReply)
-			_ = c.client.Close() // the writes that hang, too, end with it
-		})
-		_, _, err := c.client.SendRequest(keepAliveName, true, nil)
-		late.Stop()
-		if err != nil {
-			return // the connection is gone, Wait says why
-		}
+	late := time.AfterFunc(every, func() {
+		c.fail(TimedOut, errNoReply)
+		_ = c.client.Close() // the writes that hang, too, end with it
+	})
+	_, _, err := c.client.SendRequest(keepAliveName, true, nil)
+	late.Stop()
+	if err != nil {
+		return // the connection is gone, Wait says why
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ended {
+		c.alive.Reset(every)
 	}
 }
 
@@ -145,7 +199,7 @@ func (c *Conn) Dial(ctx context.Context, network, addr string) (net.Conn, error)
 	}
 	result := make(chan dialled)
 	if !c.start(func() {
-		conn, err := c.client.Dial(network, addr)
+		conn, err := (&ssh.Client{Conn: c.client}).Dial(network, addr)
 		select {
 		case result <- dialled{conn, err}:
 		case <-ctx.Done():

@@ -246,13 +246,14 @@ func (f *follower) wait(ctx context.Context, detachNow bool) (result *launcher.R
 				f.say("going on")
 			}
 		case s := <-f.signals:
-			if s == last && time.Since(lastAt) < sameSignal {
+			terminal := f.ui.asks() && f.ui.outTerminal
+			if s == last && !terminal && time.Since(lastAt) < sameSignal {
 				continue
 			}
 			last, lastAt = s, time.Now()
 			sig, _ := s.(syscall.Signal)
 			what = respond(interruption{
-				signal: sig, terminal: f.ui.asks() && f.ui.outTerminal, needed: needs(h), follower: f.onlyFollows, asked: f.asked, stopping: stopping || tooLong != nil,
+				signal: sig, terminal: terminal, needed: needs(h), follower: f.onlyFollows, asked: f.asked, stopping: stopping || tooLong != nil,
 			})
 		}
 		if what != ask && what != 0 {
@@ -356,6 +357,9 @@ func (f *follower) finish(result *launcher.Result, detached bool, err error, fil
 	}
 	if detached {
 		f.ui.notef("launcher: detached from %s, which goes on", run)
+		if job := f.handle.Job(); job != nil {
+			f.ui.notef("  at its end the workers are deleted; the head keeps logs, outputs and result until they are fetched, for %s at most", span(job.Limits.HoldResults))
+		}
 		for _, c := range []string{"attach", "status", "down"} {
 			f.ui.notef("hint: launcher %s %s", c, run)
 		}

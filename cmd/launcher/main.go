@@ -52,10 +52,15 @@ func headProcess() head.Process {
 			case ssh.Name:
 				return ssh.New(), nil
 			}
-			// What was uploaded was held to its checksum there.
-			return plugin.Open(plugin.Options{Name: name, Path: head.PluginPath(folder, name), Folder: folder, Env: func(key string) (string, bool) {
-				value, ok := env[key]
-				return value, ok
+			sum, err := head.PluginChecksum(folder, name)
+			if err != nil {
+				return nil, err
+			}
+			return plugin.Open(plugin.Options{Name: name, Path: head.PluginPath(folder, name), Checksum: sum, Folder: folder, Env: func(key string) (string, bool) {
+				if value, ok := env[key]; ok {
+					return value, true
+				}
+				return os.LookupEnv(key) // the machine's own, and of those only what Info names
 			}})
 		},
 	}

@@ -83,7 +83,7 @@ func TestMoneyAndTime(t *testing.T) {
 		}
 	}
 	for d, want := range map[time.Duration]string{
-		0: "0.0s", 1250 * time.Millisecond: "1.2s", 99 * time.Second: "99.0s", 185 * time.Second: "3m05s", time.Hour: "1h00m", 127 * time.Minute: "2h07m",
+		0: "0.0s", 1250 * time.Millisecond: "1.2s", 99 * time.Second: "1m39s", 59 * time.Second: "59.0s", 185 * time.Second: "3m05s", time.Hour: "1h00m", 127 * time.Minute: "2h07m",
 		49 * time.Hour: "2d01h", -time.Second: "-1.0s",
 	} {
 		if got := span(d); got != want {

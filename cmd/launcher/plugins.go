@@ -13,7 +13,6 @@ import (
 	"github.com/ephemeral-launcher/launcher/launcher/journal"
 	"github.com/ephemeral-launcher/launcher/providers"
 	"github.com/ephemeral-launcher/launcher/providers/plugin"
-	"github.com/ephemeral-launcher/launcher/providers/ssh"
 )
 
 // providerSet is the providers of one command: the built-in ones, and those plugins that it needs. A plugin is looked for when its name comes up and
@@ -26,11 +25,7 @@ type providerSet struct {
 }
 
 func newProviderSet() *providerSet {
-	s := &providerSet{all: launcher.Builtin(), refused: map[string]error{}}
-	if s.all[ssh.Name] == nil {
-		s.all[ssh.Name] = ssh.New()
-	}
-	return s
+	return &providerSet{all: launcher.Builtin(), refused: map[string]error{}}
 }
 
 // close ends the plugins and waits for them.

@@ -31,6 +31,7 @@ const scriptTime = 90 * time.Second
 func TestScripts(t *testing.T) {
 	binaries, plugins := buildBinaries(t), t.TempDir()
 	goBuild(t, filepath.Join(plugins, "launcher-provider-static"), "examples/provider-plugin")
+	goBuild(t, filepath.Join(plugins, "launcher-provider-lab"), "cmd/launcher/testdata/provider-lab")
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
 		UpdateScripts:       *update,
@@ -48,7 +49,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"code": code, "begin": begin, "signal": signalProgram, "ended": ended, "await": await,
+			"code": code, "begin": begin, "signal": signalProgram, "ended": ended, "await": await, "plugins": pluginsRunning,
 		},
 	})
 }

@@ -210,6 +210,10 @@ func TestInterrupts(t *testing.T) {
   provider "local" {}
   head { supervisor = %q }
   workers { count = 1 }
+  limits { # were the test killed, all would end itself soon
+    node_lease   = "1m"
+    hold_results = "1m"
+  }
   run "ranks" { command = "echo here; sleep 300" }
 }
 `, supervisor)

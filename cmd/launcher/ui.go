@@ -246,12 +246,12 @@ func price(usd *float64) string {
 	return dollars(*usd) + "/h"
 }
 
-// span writes a duration for people: 0.4s, 12.3s, 3m05s, 2h07m.
+// span writes a duration for people: 0.4s, 12.3s, 3m05s, 2h07m, 1d02h.
 func span(d time.Duration) string {
 	switch {
 	case d < 0:
 		return "-" + span(-d)
-	case d < 100*time.Second:
+	case d < time.Minute:
 		return fmt.Sprintf("%.1fs", d.Seconds())
 	case d < time.Hour:
 		d = d.Round(time.Second)

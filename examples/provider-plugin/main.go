@@ -34,7 +34,7 @@ func (static) Info(context.Context) (providers.Info, error) {
 	return providers.Info{
 		Name: "static", Version: "1.0.0", NoticeSource: "none", DefaultUser: "lab", BillingInterval: time.Second,
 		Schema:    []providers.Attribute{{Name: "pool", Type: "string", Required: true, Doc: "absolute path of the folder with the file hosts"}},
-		LeakBound: -1, LeakBoundDoc: "nobody: a host is always on, and free again once it is deleted", SeparateHosts: true,
+		LeakBound: -1, LeakBoundDoc: "nobody: a host is always on, and free again once it is deleted", SeparateHosts: true, FixedHosts: true,
 	}, nil
 }
 

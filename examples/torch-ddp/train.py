@@ -36,7 +36,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-IMPORTED = time.time()
 STOPPED = 75  # EX_TEMPFAIL: call again, and it goes on
 
 
@@ -71,7 +70,7 @@ def save_checkpoint(folder, step, model, optimizer, keep=3):
     os.replace(part, path)
     for old in sorted(glob.glob(os.path.join(folder, "step-*.pt")))[:-keep]:
         os.remove(old)
-    print(f"checkpoint step {step}", flush=True)
+    say(f"checkpoint step {step}")
 
 
 def batch_of(step, size, count):
@@ -79,15 +78,16 @@ def batch_of(step, size, count):
     return torch.randint(count, (size,), generator=torch.Generator().manual_seed(step))
 
 
-def train(args):
+def say(text):
+    """Prints a line in one piece: several ranks may share a pipe."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def train(args, data, model, optimizer):
     rank, world = dist.get_rank(), dist.get_world_size()
     folder = os.environ.get("LAUNCHER_CHECKPOINT", "ckpt")
-    here = os.path.dirname(os.path.abspath(__file__))
-    (x, y), (test_x, test_y) = load_digits(os.path.join(here, "data", "digits.csv.gz"))
-
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    (x, y), (test_x, test_y) = data
 
     # What rank 0 finds holds for all: a node may have a newer checkpoint than another, but there is one state to go on from.
     found = [newest_checkpoint(folder) if rank == 0 else None]
@@ -99,11 +99,9 @@ def train(args):
         optimizer.load_state_dict(found[0]["optimizer"])
     resumed = step
     parallel = DistributedDataParallel(model)
-    joined = time.time()
-    print(
+    say(
         f"rank {rank} of {world} on node {os.environ.get('GROUP_RANK', '0')}: torch {torch.__version__}, starts at step {step} "
-        f"(started {STARTED:.3f}, import {IMPORTED - STARTED:.2f} s, join {joined - IMPORTED:.2f} s)",
-        flush=True,
+        f"(started {STARTED:.3f}, loaded {args.loaded:.3f}, joined {time.time():.3f})"
     )
 
     while step < args.steps:
@@ -121,7 +119,7 @@ def train(args):
         dist.all_reduce(numbers)
         mean, told = numbers.tolist()
         if rank == 0 and (step % args.log_every == 0 or step == args.steps):
-            print(f"step {step} loss {mean:.4f} world {world}", flush=True)
+            say(f"step {step} loss {mean:.4f} world {world}")
         if rank == 0 and (step % args.checkpoint_every == 0 or step == args.steps or told):
             save_checkpoint(folder, step, model, optimizer)
         if told and step < args.steps:
@@ -136,7 +134,7 @@ def train(args):
         os.makedirs("out", exist_ok=True)
         with open("out/result.json", "w") as f:
             json.dump({"accuracy": accuracy, "loss": loss, "steps": step, "resumed": resumed, "world": world, "torch": torch.__version__}, f)
-        print(f"accuracy {accuracy:.4f} loss {loss:.4f} after {step} steps", flush=True)
+        say(f"accuracy {accuracy:.4f} loss {loss:.4f} after {step} steps")
     dist.barrier()
     return 0
 
@@ -151,11 +149,16 @@ def main():
     p.add_argument("--local_rank", "--local-rank", type=int, help=argparse.SUPPRESS)  # torch.distributed.launch adds it
     args = p.parse_args()
     torch.set_num_threads(1)
+    data = load_digits(os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "digits.csv.gz"))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    args.loaded = time.time()
     if "RANK" not in os.environ:  # alone
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     else:
         dist.init_process_group("gloo")
-    code = train(args)
+    code = train(args, data, model, optimizer)
     dist.destroy_process_group()
     return code
 

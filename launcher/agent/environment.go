@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,9 +56,16 @@ func (a *Agent) rankEnvironment(s *control.Start, local uint32) []string {
 		"MASTER_ADDR":                        "127.0.0.1",
 		"MASTER_PORT":                        port,
 	})
+	// Lines that wait in Python's buffer come late, and those of a process that is killed never.
+	env.addDefault("PYTHONUNBUFFERED", "1")
 	if s.Procs > 1 {
 		// As torchrun does, lest every process starts a thread per core.
 		env.addDefault("OMP_NUM_THREADS", "1")
+	}
+	if name := interfaceOf(own.Address); name != "" {
+		// Left alone, gloo takes the interface of the host's name, which is often loopback, and NCCL the first it meets.
+		env.addDefault("GLOO_SOCKET_IFNAME", name)
+		env.addDefault("NCCL_SOCKET_IFNAME", "="+name) // "=": no prefix
 	}
 	if s.Kind == control.RunKind_TORCHRUN {
 		for _, name := range []string{"PET_STANDALONE", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NODE_RANK"} {
@@ -73,7 +82,9 @@ func (a *Agent) rankEnvironment(s *control.Start, local uint32) []string {
 			"PET_MONITOR_INTERVAL": "0.1",
 		})
 		if own.Address != "" {
-			env["PET_LOCAL_ADDR"] = own.Address
+			// torchrun from 2.0 on ranks its nodes by this text and tells them apart by it and the pid; so it counts as the head does. As an address
+			// it would be read under MASTER_ADDR only, and the head's store has the true one there.
+			env["PET_LOCAL_ADDR"] = fmt.Sprintf("%06d.%s", s.GroupRank, own.Address)
 		}
 		return env.list()
 	}
@@ -148,6 +159,30 @@ func or(s, other string) string {
 		return other
 	}
 	return s
+}
+
+// interfaceOf is the name of the network interface that has the address; "" where none has, as behind NAT.
+func interfaceOf(address string) string {
+	want, err := netip.ParseAddr(address)
+	if err != nil {
+		return ""
+	}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return ""
+	}
+	for _, i := range interfaces {
+		addresses, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addresses {
+			if has, err := netip.ParsePrefix(a.String()); err == nil && has.Addr().Unmap() == want.Unmap() {
+				return i.Name
+			}
+		}
+	}
+	return ""
 }
 
 func portOf(addr net.Addr) string {

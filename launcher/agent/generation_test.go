@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"sync"
 	"syscall"
@@ -248,7 +249,7 @@ func TestRankEnvironment(t *testing.T) {
 		got := variables(r.rankEnvironment(spec, 1))
 		folder := r.o.Join.Folder
 		want := map[string]string{
-			"PATH": "/bin", "KEEP": "1", "EPOCHS": "3", "KEY": "s3cret", "OMP_NUM_THREADS": "1",
+			"PATH": "/bin", "KEEP": "1", "EPOCHS": "3", "KEY": "s3cret", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
 			"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
 			"GROUP_WORLD_SIZE": "2", "ROLE_NAME": "default", "ROLE_RANK": "3", "ROLE_WORLD_SIZE": "4", "NODE_RANK": "1",
 			"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "", "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -267,7 +268,7 @@ func TestRankEnvironment(t *testing.T) {
 		got = variables(r.rankEnvironment(spec, 0))
 		for name, want := range map[string]string{
 			"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": "127.0.0.1:",
-			"PET_RDZV_ID": "r-1-4", "PET_MAX_RESTARTS": "0", "PET_LOCAL_ADDR": "10.0.0.1", "PET_RDZV_CONF": rdzvConf,
+			"PET_RDZV_ID": "r-1-4", "PET_MAX_RESTARTS": "0", "PET_LOCAL_ADDR": "000001.10.0.0.1", "PET_RDZV_CONF": rdzvConf,
 		} {
 			if got[name] != want {
 				t.Errorf("torchrun: %s=%q, want %q", name, got[name], want)
@@ -277,6 +278,33 @@ func TestRankEnvironment(t *testing.T) {
 			if _, ok := got[name]; ok {
 				t.Errorf("torchrun: %s is set", name)
 			}
+		}
+	})
+}
+
+// TestSocketInterface: gloo and NCCL are told the interface of the cluster's address, unless the job says another.
+func TestSocketInterface(t *testing.T) {
+	loopback := interfaceOf("127.0.0.1")
+	if i, err := net.InterfaceByName(loopback); err != nil || i.Flags&net.FlagLoopback == 0 {
+		t.Fatalf("interface of 127.0.0.1: %q, %v; want a loopback interface", loopback, err)
+	}
+	for _, address := range []string{"", "node-7", "192.0.2.1"} {
+		if got := interfaceOf(address); got != "" {
+			t.Errorf("interface of %q: %q, want none", address, got)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		spec := startOrder(4, 2, "train").GetStart()
+		spec.World.Members[1].Address = "127.0.0.1"
+		spec.Env = map[string]string{"NCCL_SOCKET_IFNAME": "eth7"}
+		got := variables(r.rankEnvironment(spec, 0))
+		if got["GLOO_SOCKET_IFNAME"] != loopback || got["NCCL_SOCKET_IFNAME"] != "eth7" {
+			t.Errorf("gloo %q, NCCL %q; want %q, eth7", got["GLOO_SOCKET_IFNAME"], got["NCCL_SOCKET_IFNAME"], loopback)
+		}
+		spec.Env = nil
+		if got := variables(r.rankEnvironment(spec, 0))["NCCL_SOCKET_IFNAME"]; got != "="+loopback {
+			t.Errorf("NCCL %q, want =%s", got, loopback)
 		}
 	})
 }

@@ -23,6 +23,7 @@ const (
 	streamWindow     = 256 << 10
 	connectionWindow = 1 << 20
 	ioBuffer         = 16 << 10
+	clientBuffer     = 4 << 10
 	// MaxMessage bounds one message in bytes: a generation of a thousand members with their environment fits.
 	MaxMessage = 8 << 20
 
@@ -53,8 +54,8 @@ func DialConn(conn net.Conn) (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithInitialWindowSize(streamWindow),
 		grpc.WithInitialConnWindowSize(connectionWindow),
-		grpc.WithReadBufferSize(ioBuffer),
-		grpc.WithWriteBufferSize(ioBuffer),
+		grpc.WithReadBufferSize(0), // a Channel of sshexec buffers what it receives
+		grpc.WithWriteBufferSize(clientBuffer),
 		grpc.WithSharedWriteBuffer(true),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
 		grpc.WithIdleTimeout(0), // an idle client would give its only connection away

@@ -223,6 +223,13 @@ func (d *Daemon) begin(setup *control.RunSetup, kept *keptRun, events []journal.
 	if d.Provider == nil {
 		return status.Error(codes.FailedPrecondition, "this head has no provider")
 	}
+	state, err := journal.Fold(events)
+	if err != nil {
+		return status.Errorf(codes.InvalidArgument, "fold journal: %v", err)
+	}
+	if err := d.pinned(state.Planned); err != nil {
+		return err
+	}
 	provider, err := d.Provider(kept.Provider, kept.Env)
 	if err != nil {
 		return status.Errorf(codes.FailedPrecondition, "open provider %s: %v", kept.Provider, err)
@@ -262,7 +269,7 @@ func (d *Daemon) drive(setup *control.RunSetup, kept *keptRun, j *journal.Journa
 	}
 	lease := job.Limits.NodeLease
 	world, err := d.newWorld(setup, j.Now, WorldConfig{
-		Record: j.Append, Past: pastOf(j.State()),
+		Record: j.Append, Past: pastOf(j.State()), Notices: noticesOf(j.State()),
 		Lease: func() time.Duration {
 			if !outstayed(job, j.State(), j.Now()) {
 				d.Extend(lease)
@@ -353,6 +360,10 @@ func (d *Daemon) resume() error {
 	if err != nil {
 		return fmt.Errorf("resume: %w", err)
 	}
+	if err := d.pinned(j.State().Planned); err != nil {
+		j.Close()
+		return fmt.Errorf("resume: %w", err)
+	}
 	provider, err := d.Provider(kept.Provider, kept.Env)
 	if err != nil {
 		j.Close()
@@ -388,4 +399,19 @@ func pastOf(s *journal.State) rendezvous.Past {
 		p.Members = append(p.Members, rendezvous.Member{Node: m.Node, Slot: m.Slot, GroupRank: m.GroupRank, FirstRank: m.FirstRank, Procs: m.Procs})
 	}
 	return p
+}
+
+// noticesOf are the deadlines of the preemptions the journal tells of, of nodes that are there still.
+func noticesOf(s *journal.State) map[string]time.Duration {
+	deadlines := map[string]time.Duration{}
+	for name, n := range s.Nodes {
+		if n.Notice == nil || n.Phase == journal.PhaseLost || n.Phase == journal.PhaseDeleting || n.Phase.Ended() {
+			continue
+		}
+		deadlines[name] = max(n.NoticedAt.Duration(), 1)
+		if n.Notice.DeadlineAt != nil {
+			deadlines[name] = n.Notice.DeadlineAt.Duration()
+		}
+	}
+	return deadlines
 }

@@ -222,8 +222,9 @@ func (l *worldLoop) putCheckpoint(k *link, c savedCheckpoint) error {
 func (l *worldLoop) saveOutputs(last bool) {
 	var from []*link
 	if o := l.Job.Outputs; o != nil {
+		first := l.rankZero()
 		for _, m := range l.generation.Members {
-			if k := l.links[m.Node]; k != nil && (m.GroupRank == 0 || o.Nodes == jobspec.OutputsAll) {
+			if k := l.links[m.Node]; k != nil && (m.Node == first || o.Nodes == jobspec.OutputsAll) {
 				from = append(from, k)
 			}
 		}

@@ -80,7 +80,7 @@ func tellMachine(lease time.Duration) {
 		return
 	}
 	// Never wait: a reader is always there, or the machine is going away.
-	f, err := os.OpenFile(path, os.O_WRONLY|nonblock, 0)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|nonblock, 0) // where it is a regular file (ssh), its last line counts
 	if err != nil {
 		return
 	}

@@ -42,8 +42,9 @@ type link struct {
 	start  *control.Order // the newest Start, sent again on each connection
 	end    *control.Order // the newest End, likewise
 	queue  []*control.Order
-	nudge  chan struct{}
 	client control.AgentClient // nil while not connected
+	begin  func()              // starts a goroutine that calls send; nil while not connected
+	sends  bool                // it runs
 
 	// Reports are numbered per agent instance; what was taken over is said with each order.
 	instance uint64
@@ -59,7 +60,9 @@ type link struct {
 
 func newLink(w *World, n supervisor.RosterNode) *link {
 	ctx, quit := context.WithCancel(context.Background())
-	return &link{world: w, name: n.Name, slot: n.Slot, attempt: n.Attempt, node: n, mux: tunnel.NewAcceptor(), nudge: make(chan struct{}, 1), ctx: ctx, quit: quit, logs: w.logs.positions(n.Name)}
+	k := &link{world: w, name: n.Name, slot: n.Slot, attempt: n.Attempt, node: n, ctx: ctx, quit: quit, logs: w.logs.positions(n.Name)}
+	k.mux = tunnel.NewAcceptorFunc(k.accept)
+	return k
 }
 
 func (k *link) update(n supervisor.RosterNode) {
@@ -85,14 +88,16 @@ func (k *link) order(o *control.Order) {
 		k.end = o
 	}
 	k.queue = append(k.queue, o)
-	k.mu.Unlock()
 	k.poke()
+	k.mu.Unlock()
 }
 
+// poke has the queue sent. There is a goroutine for it only while there is something to send: most of the time a thousand links have
+// nothing. Callers hold mu.
 func (k *link) poke() {
-	select {
-	case k.nudge <- struct{}{}:
-	default:
+	if k.begin != nil && !k.sends {
+		k.sends = true
+		k.begin()
 	}
 }
 
@@ -118,10 +123,6 @@ func (k *link) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, k.quit)
 	defer stop()
 	defer k.quit()
-	defer k.mux.Close()
-	var accepting sync.WaitGroup
-	accepting.Go(k.acceptStreams)
-	defer accepting.Wait()
 	defer k.mux.Close()
 	for k.ctx.Err() == nil {
 		began := time.Now()
@@ -158,31 +159,80 @@ func (k *link) suspect(err error) {
 	}
 }
 
+// contact is one connection to an agent, with the calls that are open as long as it.
+type contact struct {
+	quit    context.CancelFunc // ends the calls
+	conn    *sshexec.Conn
+	client  *grpc.ClientConn
+	agent   control.AgentClient
+	session grpc.BidiStreamingClient[control.Order, control.Report]
+	tunnel  grpc.BidiStreamingClient[control.Frame, control.Frame]
+	logs    grpc.ServerStreamingClient[control.LogChunk] // nil: they cannot be followed
+	hello   *control.HelloReport
+}
+
+func (c *contact) close() {
+	c.quit()
+	if c.client != nil {
+		c.client.Close()
+	}
+	if c.conn != nil {
+		c.conn.Close()
+	}
+}
+
 // connect dials, bootstraps and serves one connection until it ends.
 func (k *link) connect(ctx context.Context) error {
+	ctx, quit := context.WithCancel(ctx)
+	c := &contact{quit: quit}
+	defer c.close()
+	var opening sync.WaitGroup
+	var err error
+	// On a goroutine that ends: the stack that it takes would stay with this one, and with those of a thousand links.
+	opening.Go(func() { err = k.open(ctx, c) })
+	opening.Wait()
+	if err != nil {
+		return err
+	}
+	return k.serve(ctx, c)
+}
+
+// open makes a contact. What it has made when it fails is in c, too.
+func (k *link) open(ctx context.Context, c *contact) (err error) {
 	k.mu.Lock()
 	node := k.node
 	k.mu.Unlock()
-	conn, err := k.world.Network.dial(ctx, sshexec.Target{
+	c.conn, err = k.world.Network.dial(ctx, sshexec.Target{
 		Addr: node.ClusterAddress, User: node.User, Keys: [][]byte{k.world.WorkerKey}, HostKeys: node.HostKeys,
 	})
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
 	k.world.post(func(l *worldLoop) {
 		l.record(nil, journal.NewEvent(journal.NodeReachable, node.Name, 0, journal.Reachable{Address: node.ClusterAddress}))
 	})
-	stream, err := k.bootstrap(ctx, conn, node)
+	stream, err := k.bootstrap(ctx, c.conn, node)
 	if err != nil {
 		return err
 	}
-	client, err := control.DialConn(stream)
-	if err != nil {
+	if c.client, err = control.DialConn(stream); err != nil {
 		return err
 	}
-	defer client.Close()
-	return k.serve(ctx, client, conn.PinnedKey())
+	c.agent = control.NewAgentClient(c.client)
+	if c.session, err = c.agent.Session(ctx); err != nil {
+		return fmt.Errorf("open session: %w", err)
+	}
+	if c.hello, err = k.greet(c.session); err != nil {
+		return err
+	}
+	if c.tunnel, err = c.agent.Tunnel(ctx); err != nil {
+		return fmt.Errorf("open tunnel: %w", err)
+	}
+	if c.logs, err = k.openLogs(ctx, c.agent); err != nil {
+		k.world.Log.Warn("follow logs", "node", k.name, "error", err)
+		c.logs = nil
+	}
+	return nil
 }
 
 func (k *link) bootstrap(ctx context.Context, conn *sshexec.Conn, node supervisor.RosterNode) (net.Conn, error) {
@@ -201,43 +251,47 @@ func (k *link) bootstrap(ctx context.Context, conn *sshexec.Conn, node superviso
 }
 
 // serve runs the calls of one connection: the session, and beside it the tunnel, the logs and the preparation of the node.
-func (k *link) serve(ctx context.Context, conn *grpc.ClientConn, pinned string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	agent := control.NewAgentClient(conn)
-	session, err := agent.Session(ctx)
-	if err != nil {
-		cancel()
-		return fmt.Errorf("open session: %w", err)
-	}
+func (k *link) serve(ctx context.Context, c *contact) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
-	defer cancel()
+	defer c.quit()
 	defer func() {
 		k.mu.Lock()
-		k.client = nil
+		k.client, k.begin = nil, nil
 		k.mu.Unlock()
 	}()
-	hello, err := k.greet(session)
-	if err != nil {
-		return err
-	}
+	failed := make(chan error, 4) // one of each below
+	renewal := &control.Order{Body: &control.Order_Renew{Renew: k.renew(k.world.Lease())}}
 	k.mu.Lock()
-	k.client = agent
-	k.queue = nil
+	k.client = c.agent
+	// The hello's renewal counted from what was heard before the connection broke. A generation must not start on what was left of that.
+	k.queue = []*control.Order{renewal}
 	if k.start != nil {
 		k.queue = append(k.queue, k.start)
 	}
 	if k.end != nil {
 		k.queue = append(k.queue, k.end)
 	}
-	k.mu.Unlock()
+	k.sends = false
+	k.begin = func() {
+		beside.Go(func() {
+			if err := k.send(c.session); err != nil {
+				failed <- err
+			}
+		})
+	}
 	k.poke()
-	failed := make(chan error, 4)
-	beside.Go(func() { failed <- k.send(ctx, session) })
-	beside.Go(func() { failed <- k.receive(session) })
-	beside.Go(func() { failed <- k.tunnel(ctx, agent) })
-	beside.Go(func() { k.followLogs(ctx, agent) })
-	p := &preparation{link: k, agent: agent, hello: hello, pinned: pinned}
+	k.mu.Unlock()
+	beside.Go(func() { failed <- k.receive(c.session) })
+	beside.Add(1)
+	k.mux.Start(ctx, c.tunnel, func(err error) {
+		failed <- err
+		beside.Done()
+	})
+	if c.logs != nil {
+		beside.Go(func() { k.followLogs(c.logs) })
+	}
+	p := &preparation{link: k, agent: c.agent, hello: c.hello, pinned: c.conn.PinnedKey()}
 	beside.Go(func() {
 		if err := p.run(ctx); err != nil {
 			failed <- err
@@ -281,26 +335,22 @@ func (k *link) greet(session grpc.BidiStreamingClient[control.Order, control.Rep
 	return hello, nil
 }
 
-// send sends queued orders, each with how far reports were taken over.
-func (k *link) send(ctx context.Context, session grpc.BidiStreamingClient[control.Order, control.Report]) error {
+// send sends queued orders, each with how far reports were taken over, until there are none.
+func (k *link) send(session grpc.BidiStreamingClient[control.Order, control.Report]) error {
 	for {
 		k.mu.Lock()
 		queue, received := k.queue, k.received
 		k.queue = nil
+		k.sends = len(queue) > 0
 		k.mu.Unlock()
+		if len(queue) == 0 {
+			return nil
+		}
 		for _, o := range queue {
 			o := &control.Order{Received: received, Body: o.Body}
 			if err := session.Send(o); err != nil {
 				return fmt.Errorf("send order: %w", err)
 			}
-		}
-		if len(queue) > 0 {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-k.nudge:
 		}
 	}
 }
@@ -325,38 +375,21 @@ func (k *link) receive(session grpc.BidiStreamingClient[control.Order, control.R
 	}
 }
 
-// tunnel attaches the store's streams to this connection.
-func (k *link) tunnel(ctx context.Context, agent control.AgentClient) error {
-	t, err := agent.Tunnel(ctx)
-	if err != nil {
-		return fmt.Errorf("open tunnel: %w", err)
-	}
-	return k.mux.Attach(ctx, t)
-}
-
-// acceptStreams serves the store to the processes of this node until the mux is closed. A stream of another generation than the
-// running one is reset: what hangs on in a process that is being ended must not reach the new world's store.
-func (k *link) acceptStreams() {
-	var serving sync.WaitGroup
-	defer serving.Wait()
-	for {
-		c, err := k.mux.Accept()
-		if err != nil {
+// accept serves the store to a process of this node. A stream of another generation than the running one is reset: what hangs on in a
+// process that is being ended must not reach the new world's store.
+func (k *link) accept(c *tunnel.Conn) {
+	k.world.post(func(l *worldLoop) {
+		if !l.formed || c.Label() != uint64(l.generation.Generation) || k.ctx.Err() != nil {
+			c.Reset()
 			return
 		}
-		k.world.post(func(l *worldLoop) {
-			if !l.formed || c.Label() != uint64(l.generation.Generation) || k.ctx.Err() != nil {
-				c.Reset()
-				return
+		server := l.server
+		l.start(func() {
+			if err := server.ServeConn(k.ctx, c, k.name); err != nil {
+				l.Log.Debug("store connection", "node", k.name, "error", err)
 			}
-			server := l.server
-			l.start(func() {
-				if err := server.ServeConn(k.ctx, c, k.name); err != nil {
-					l.Log.Debug("store connection", "node", k.name, "error", err)
-				}
-			})
 		})
-	}
+	})
 }
 
 // agent returns the client of the living connection.

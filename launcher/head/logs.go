@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 
+	"google.golang.org/grpc"
+
 	"github.com/ephemeral-launcher/launcher/launcher/control"
 	"github.com/ephemeral-launcher/launcher/launcher/journal"
 )
@@ -136,27 +138,26 @@ func (f *LogFile) Close() error {
 	return f.file.Close()
 }
 
-// followLogs copies what the node's processes write into the merged file, until the connection ends.
-func (k *link) followLogs(ctx context.Context, agent control.AgentClient) {
+// openLogs asks for what the node's processes write, from where the merged file ends.
+func (k *link) openLogs(ctx context.Context, agent control.AgentClient) (grpc.ServerStreamingClient[control.LogChunk], error) {
 	k.mu.Lock()
 	req := &control.LogsRequest{Instance: k.instance}
 	for s, offset := range k.logs {
 		req.After = append(req.After, &control.LogPosition{Stream: &control.LogStream{Generation: uint64(s.generation), Rank: s.rank, Kind: s.kind}, Offset: offset})
 	}
 	k.mu.Unlock()
-	node := k.name
-	call, err := agent.Logs(ctx, req)
-	if err != nil {
-		k.world.Log.Warn("follow logs", "node", node, "error", err)
-		return
-	}
+	return agent.Logs(ctx, req)
+}
+
+// followLogs copies it into the merged file, until the connection ends.
+func (k *link) followLogs(call grpc.ServerStreamingClient[control.LogChunk]) {
 	for {
 		c, err := call.Recv()
 		if err != nil {
 			return
 		}
-		if err := k.takeLog(node, c); err != nil {
-			k.world.Log.Warn("follow logs", "node", node, "error", err)
+		if err := k.takeLog(k.name, c); err != nil {
+			k.world.Log.Warn("follow logs", "node", k.name, "error", err)
 			return
 		}
 	}

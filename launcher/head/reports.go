@@ -74,6 +74,16 @@ func (l *worldLoop) noticed(node string, n *control.Notice, left time.Duration) 
 	l.step(rendezvous.Notice{Node: node, Deadline: deadline})
 }
 
+// remember takes over a notice from the journal.
+func (l *worldLoop) remember(node string, deadline time.Duration) {
+	slot, _, err := journal.ParseNodeName(node)
+	if err != nil {
+		return // not a worker
+	}
+	l.notices[node] = &control.NodeNotice{Node: node, Slot: uint32(slot), DeadlineUnixNs: time.Now().Add(deadline - l.Clock()).UnixNano(), Source: "journal"}
+	l.core.Step(l.Clock(), rendezvous.Notice{Node: node, Deadline: deadline})
+}
+
 // tellWorld sends the world and its notices to every member, for the node-local API and the notice files.
 func (l *worldLoop) tellWorld() {
 	if !l.formed {

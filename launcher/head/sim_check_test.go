@@ -22,7 +22,39 @@ func (s *simulation) gone(limit time.Duration) {
 		}
 	}
 	time.Sleep(time.Second) // what hangs on the last machine goes with it
+	if s.looks {
+		s.look()
+	}
 	s.check()
+}
+
+// look lists and deletes until two listings a consistency window apart show nothing.
+func (s *simulation) look() {
+	s.t.Helper()
+	ctx := s.t.Context()
+	info, err := s.cloud.Info(ctx)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Hour); ; {
+		time.Sleep(info.ConsistencyWindow + time.Second)
+		all, err := s.cloud.List(ctx, providers.Filter{Run: simRun})
+		left := slices.DeleteFunc(all, func(r providers.Resource) bool { return !r.Alive() })
+		if err == nil && len(left) == 0 {
+			return
+		}
+		if err == nil {
+			for _, r := range left {
+				if r.Kind == providers.KindMachine {
+					s.t.Errorf("a machine was found that was thought gone: %v", r)
+				}
+			}
+			s.cloud.Delete(ctx, providers.DeleteRequest{Run: simRun, Resources: left})
+		}
+		if time.Now().After(end) {
+			s.t.Fatalf("what is left cannot be deleted: %v", left)
+		}
+	}
 }
 
 // check holds the ledger, the journal and the rank processes against what is promised (design: Never).
@@ -97,23 +129,25 @@ func problems(events []journal.Event) (found []string) {
 	return found
 }
 
-// idlers tells of machines that were kept for long beside another of their slot.
+// idlers tells of machines that were kept beside another of their slot although a generation had formed with one of the two.
 func (s *simulation) idlers() (found []string) {
-	const long = 5 * time.Minute
+	const soon = journal.At(time.Minute)
+	end := func(n *journal.Node) journal.At {
+		if n.DeletingAt >= 0 {
+			return n.DeletingAt
+		}
+		return n.DeletedAt
+	}
 	nodes := s.state().List(providers.Worker)
 	for i, a := range nodes {
 		for _, b := range nodes[i+1:] {
-			if a.Slot != b.Slot || a.JoinedAt < 0 || b.JoinedAt < 0 {
+			if a.Slot != b.Slot || a.JoinedAt < 0 || b.JoinedAt < 0 || end(a) < 0 || end(b) < 0 {
 				continue
 			}
-			end := func(n *journal.Node) journal.At {
-				if n.DeletingAt >= 0 {
-					return n.DeletingAt
+			for _, e := range s.find(journal.GenerationFormed, "") {
+				if e.At > max(a.JoinedAt, b.JoinedAt) && min(end(a), end(b)) > e.At+soon {
+					found = append(found, fmt.Sprintf("%s and %s are both there a minute after generation %d", a.Name, b.Name, e.Generation))
 				}
-				return n.DeletedAt
-			}
-			if both := (min(end(a), end(b)) - max(a.JoinedAt, b.JoinedAt)).Duration(); both > long {
-				found = append(found, fmt.Sprintf("%s and %s were both there for %v", a.Name, b.Name, both))
 			}
 		}
 	}

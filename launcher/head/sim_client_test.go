@@ -71,7 +71,7 @@ func (s *simulation) launch() *simClient {
 
 // plan asks the provider what it has, as `launcher plan` does.
 func (c *simClient) plan() journal.Event {
-	t, p, block := c.s.t, c.s.provider, c.s.job.Providers[0]
+	t, p, block := c.s.t, providers.Retry(c.s.provider, providers.RetryOptions{}), c.s.job.Providers[0]
 	t.Helper()
 	info, err := p.Info(c.ctx)
 	if err != nil {

@@ -48,6 +48,8 @@ type simulation struct {
 	client   *simClient
 	// done is closed by finish: programs that wait for it exit 0.
 	done chan struct{}
+	// looks: at the end somebody looks with the provider's credentials, as `launcher down` does, and deletes what hung on the last machine.
+	looks bool
 	// fail makes one rank process that listens fail.
 	fail chan struct{}
 	// loseAdoptReply, if set, is closed when the head has taken over, and the client does not hear of it.

@@ -1,6 +1,7 @@
 package head
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -10,16 +11,22 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 
+	"github.com/klauspost/compress/gzip"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/ephemeral-launcher/launcher/bootstrap"
 	"github.com/ephemeral-launcher/launcher/launcher/control"
+	"github.com/ephemeral-launcher/launcher/launcher/journal"
 )
+
+// markSuffix is that of the file beside an upload that has its hash.
+const markSuffix = ".sha256"
 
 // agentName is the name of the workers' binary.
 const agentName = "launcher-agent"
@@ -45,7 +52,7 @@ func (d *Daemon) Upload(call grpc.ClientStreamingServer[control.UploadChunk, con
 	if err != nil {
 		return err
 	}
-	mark := path + ".sha256"
+	mark := path + markSuffix
 	if have, err := os.ReadFile(mark); err == nil && string(have) == first.Sha256 {
 		return call.SendAndClose(&control.UploadReply{Present: true})
 	}
@@ -58,9 +65,7 @@ func (d *Daemon) Upload(call grpc.ClientStreamingServer[control.UploadChunk, con
 	}
 	defer os.Remove(tmp.Name())
 	defer tmp.Close()
-	h := sha256.New()
 	for c := first; ; {
-		h.Write(c.Data)
 		if _, err := tmp.Write(c.Data); err != nil {
 			return status.Errorf(codes.Internal, "upload: %v", err)
 		}
@@ -70,9 +75,11 @@ func (d *Daemon) Upload(call grpc.ClientStreamingServer[control.UploadChunk, con
 			return err
 		}
 	}
-	// A plugin is run from here, so its hash is checked here. An agent's is checked where it is run, the workdir's where it is unpacked.
-	if got := hex.EncodeToString(h.Sum(nil)); first.Kind == control.UploadKind_PLUGIN_BINARY && !first.Gzip && got != first.Sha256 {
-		return status.Errorf(codes.DataLoss, "upload of %s: its hash is %s, not %s", first.Name, got, first.Sha256)
+	// A plugin is run from here, so it is unpacked and its hash checked here. An agent's is checked where it is run, the workdir's where it is unpacked.
+	if first.Kind == control.UploadKind_PLUGIN_BINARY {
+		if err := errors.Join(unpack(tmp, first.Gzip), holds(tmp.Name(), first.Sha256)); err != nil {
+			return status.Errorf(codes.DataLoss, "upload of %s: %v", first.Name, err)
+		}
 	}
 	if err := errors.Join(tmp.Chmod(mode), tmp.Close(), os.Rename(tmp.Name(), path)); err != nil {
 		return status.Errorf(codes.Internal, "upload: %v", err)
@@ -86,6 +93,69 @@ func (d *Daemon) Upload(call grpc.ClientStreamingServer[control.UploadChunk, con
 		return status.Errorf(codes.Internal, "upload: %v", err)
 	}
 	return call.SendAndClose(&control.UploadReply{})
+}
+
+// maxPlugin bounds what a compressed plugin unpacks to.
+const maxPlugin = 512 << 20
+
+// unpack replaces what a file holds by what that is compressed of, where it is.
+func unpack(f *os.File, compressed bool) error {
+	if !compressed {
+		return nil
+	}
+	data, err := os.ReadFile(f.Name())
+	if err != nil {
+		return err
+	}
+	r, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	n, err := io.Copy(f, io.LimitReader(r, maxPlugin+1))
+	if err == nil && n > maxPlugin {
+		err = fmt.Errorf("it unpacks to more than %d bytes", maxPlugin)
+	}
+	return errors.Join(err, f.Truncate(n))
+}
+
+// holds tells whether a file has the checksum.
+func holds(path, want string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(h.Sum(nil)); got != want {
+		return fmt.Errorf("its hash is %s, not %s", got, want)
+	}
+	return nil
+}
+
+// PluginChecksum is the checksum that the plugin of a provider was uploaded with.
+func PluginChecksum(folder, provider string) (string, error) {
+	sum, err := os.ReadFile(PluginPath(folder, provider) + markSuffix)
+	if err != nil {
+		return "", fmt.Errorf("plugin %s was not uploaded: %w", provider, err)
+	}
+	return string(sum), nil
+}
+
+// pinned holds the uploaded plugin to the one that the run began with.
+func (d *Daemon) pinned(planned *journal.Planned) error {
+	if planned == nil || len(planned.Plugin) == 0 {
+		return nil // built in
+	}
+	if err := holds(PluginPath(d.Folder, planned.Provider), planned.Plugin[runtime.GOOS+"-"+runtime.GOARCH]); err != nil {
+		return status.Errorf(codes.FailedPrecondition, "plugin %s is not the one that the run began with: %v", planned.Provider, err)
+	}
+	return nil
 }
 
 // place says where an upload goes.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ephemeral-launcher/launcher/bootstrap"
@@ -35,6 +36,8 @@ type WorldConfig struct {
 	Clock  journal.Clock
 	Record supervisor.Recorder
 	Past   rendezvous.Past
+	// Notices are the deadlines of the preemptions that an older head process knew of, on the run clock, by node: an agent tells of one once.
+	Notices map[string]time.Duration
 	// Lease returns how long the nodes' lease may be made: the authority of whoever supervises, handed on.
 	Lease func() time.Duration
 	// Network is what the World reaches its workers through; the zero value is the real one.
@@ -94,6 +97,7 @@ type worldLoop struct {
 	running sync.WaitGroup
 	core    *rendezvous.Core
 	server  *tcpstore.Server
+	meeting atomic.Pointer[meeting] // of the last generation; written by the loop, read by the server's hook
 	links   map[string]*link
 	// dismissed are nodes that were given up and are listed still: a roster may be older than the event that says so.
 	dismissed map[string]bool
@@ -127,9 +131,12 @@ func (w *World) Run(ctx context.Context) error {
 			BelowMin: e.BelowMin, Grace: w.Job.Preemption.Grace, Signal: w.Job.Preemption.Signal, MaxRestarts: e.MaxRestarts,
 			Checkpoints: w.Job.Checkpoint != nil, Coalesce: rendezvous.DefaultCoalesce,
 		}, w.Past),
-		server: tcpstore.New(tcpstore.Options{}),
 	}
+	l.server = tcpstore.New(storeOptions(&l.meeting))
 	l.generation.Generation = w.Past.Generation
+	for _, node := range slices.Sorted(maps.Keys(w.Notices)) {
+		l.remember(node, w.Notices[node])
+	}
 	l.recorder = newRecorder(ctx, w)
 	l.files = newFiles(w.Folder, w.Job)
 	// A quarter of the member lease: three beats may be lost before an agent doubts, and none is owed to bad luck.
@@ -262,6 +269,7 @@ func (l *worldLoop) form(f rendezvous.Form) {
 	l.generation, l.formed = f, true
 	l.held = journal.Forming{}
 	l.server.SetStore(tcpstore.NewStore(tcpstore.Limits{}))
+	l.meeting.Store(newMeeting(f.Members))
 	var members []journal.Member
 	for _, m := range f.Members {
 		members = append(members, journal.Member{Node: m.Node, Slot: m.Slot, GroupRank: m.GroupRank, FirstRank: m.FirstRank, Procs: m.Procs})

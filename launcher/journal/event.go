@@ -141,13 +141,15 @@ type Created struct {
 
 // Planned is the data of run.planned.
 type Planned struct {
-	Provider string            `json:"provider"`
-	Config   json.RawMessage   `json:"config,omitempty"`
-	Region   string            `json:"region"`
-	Info     providers.Info    `json:"info"`
-	Factor   float64           `json:"price_factor"`
-	Head     []providers.Offer `json:"head"`
-	Workers  []providers.Offer `json:"workers"`
+	Provider string          `json:"provider"`
+	Config   json.RawMessage `json:"config,omitempty"`
+	Region   string          `json:"region"`
+	Info     providers.Info  `json:"info"`
+	// Plugin is the SHA-256 of the provider's plugin, by platform (OS-ARCH): the run uses no other. Empty: the provider is built in.
+	Plugin  map[string]string `json:"plugin,omitempty"`
+	Factor  float64           `json:"price_factor"`
+	Head    []providers.Offer `json:"head"`
+	Workers []providers.Offer `json:"workers"`
 }
 
 // Stopping is the data of run.stopping.

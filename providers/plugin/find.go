@@ -163,5 +163,10 @@ func Resolve(name string, search Search, lock string, opts Options) (*Host, erro
 		}
 	}
 	opts.Name, opts.Path, opts.Checksum = name, found.Path, sum
-	return Open(opts)
+	h, err := Open(opts)
+	if err != nil {
+		return nil, err
+	}
+	h.trust = trust{found: found, lock: lock}
+	return h, nil
 }

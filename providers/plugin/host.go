@@ -65,8 +65,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Host is a provider whose work is done by a plugin. It implements [providers.Provider], [providers.Preempter] and
-// [providers.Checker]; Info.Capabilities says whether the latter two are there. Use [Open] or [Resolve], and [Host.Close].
+// Host is a provider whose work is done by a plugin. It implements [providers.Provider], [providers.Portable],
+// [providers.Preempter] and [providers.Checker]; Info.Capabilities says whether the latter two are there. Use [Open] or [Resolve], and [Host.Close].
 //
 // The process is started by the first call, asked for Info with next to no environment, and started again with the
 // variables that Info names if any of them is set. When it dies the calls in flight fail with [providers.Gone] and the
@@ -76,6 +76,8 @@ func (o Options) withDefaults() Options {
 type Host struct {
 	remote
 	opts Options
+	// trust is what Resolve trusts the executable by; the zero value trusts that for no other platform.
+	trust trust
 	// turn is held by the call that starts or ends the process.
 	turn chan struct{}
 	// closing is over when Close is called; starts and calls in flight end with it.
@@ -93,6 +95,7 @@ var (
 	_ providers.Provider  = (*Host)(nil)
 	_ providers.Preempter = (*Host)(nil)
 	_ providers.Checker   = (*Host)(nil)
+	_ providers.Portable  = (*Host)(nil)
 )
 
 // Open makes a host for the executable at opts.Path. Nothing is started yet.

@@ -175,7 +175,12 @@ func replace(path string, data []byte) (err error) {
 
 // verify looks whether the lock file has the plugin's checksum for this platform.
 func verify(lock string, found Found, sum string) error {
-	refusal := &LockError{Lock: lock, Plugin: found.Path, Pin: Pin{Name: found.Name, Platform: Platform(), Checksum: sum}}
+	return verifyFor(Platform(), lock, found, sum)
+}
+
+// verifyFor does so for any platform.
+func verifyFor(platform, lock string, found Found, sum string) error {
+	refusal := &LockError{Lock: lock, Plugin: found.Path, Pin: Pin{Name: found.Name, Platform: platform, Checksum: sum}}
 	if lock == "" {
 		return refusal
 	}
@@ -184,7 +189,7 @@ func verify(lock string, found Found, sum string) error {
 		return err
 	}
 	for _, pin := range pins {
-		if pin.Name == found.Name && pin.Platform == Platform() {
+		if pin.Name == found.Name && pin.Platform == platform {
 			refusal.Want = pin.Checksum
 		}
 	}

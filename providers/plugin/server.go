@@ -193,8 +193,8 @@ func (s *service) methods() map[string]method {
 		opDelete: unpacked(opDelete, func(ctx context.Context, req providers.DeleteRequest) (any, error) {
 			return p.Delete(ctx, req)
 		}),
-		opUpdate: unpacked(opUpdate, func(ctx context.Context, req update) (any, error) {
-			return struct{}{}, p.Update(ctx, req.request())
+		opUpdate: unpacked(opUpdate, func(ctx context.Context, req providers.UpdateRequest) (any, error) {
+			return struct{}{}, p.Update(ctx, req)
 		}),
 		opPreempt: unpacked(opPreempt, func(ctx context.Context, req providers.PreemptRequest) (any, error) {
 			drill, ok := providers.As[providers.Preempter](p)

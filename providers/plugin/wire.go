@@ -76,28 +76,6 @@ type envelope struct {
 	Error  *providers.Error `json:"error,omitempty"`
 }
 
-// update keeps what UpdateRequest's own JSON loses: an empty list of ingress closes the port, an absent one leaves it.
-type update struct {
-	providers.UpdateRequest
-	Ingress *[]string `json:"ingress,omitempty"`
-}
-
-func wireUpdate(req providers.UpdateRequest) update {
-	u := update{UpdateRequest: req}
-	if req.Ingress != nil {
-		u.Ingress = &req.Ingress
-	}
-	return u
-}
-
-func (u update) request() providers.UpdateRequest {
-	req := u.UpdateRequest
-	if u.Ingress != nil {
-		req.Ingress = *u.Ingress
-	}
-	return req
-}
-
 // encodeReply is what the plugin answers: the result, or the refusal.
 func encodeReply(op string, result any, err error) ([]byte, error) {
 	if err != nil {
@@ -236,7 +214,7 @@ func (r remote) Delete(ctx context.Context, req providers.DeleteRequest) ([]prov
 }
 
 func (r remote) Update(ctx context.Context, req providers.UpdateRequest) error {
-	_, err := exchange[struct{}](ctx, r, opUpdate, wireUpdate(req))
+	_, err := exchange[struct{}](ctx, r, opUpdate, req)
 	return err
 }
 

@@ -152,7 +152,7 @@ func (b *batch) take(ctx context.Context) (providers.CreateResult, error) {
 		_, err := f.host.visit(ctx, b.key, order{op: opDrop, id: f.ID, run: b.req.Run})
 		errs = append(errs, err)
 	}
-	refusal := providers.Errorf(b.code(), "create", "%d of %d hosts to be had, %d wanted", len(b.taken), b.req.Count, b.req.Min)
+	refusal := providers.Errorf(b.code(), "create", "%d of %d hosts to be had, %d wanted: %s", len(b.taken), b.req.Count, b.req.Min, b.refused[0].Message)
 	if err := errors.Join(errs...); err != nil {
 		refusal = providers.Errorf(providers.Unavailable, "create", "give back what was taken: %w", err) // List shows it
 	}

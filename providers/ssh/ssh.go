@@ -11,7 +11,7 @@
 // puts whatever they run into the machine:
 //
 //	LAUNCHER_MACHINE        the machine's id; Delete ends all processes that carry it
-//	LAUNCHER_MACHINE_LEASE  a file: writing the line "SECONDS" makes the lease end so much later unless renewed, "poweroff" ends it now
+//	LAUNCHER_MACHINE_LEASE  a file: appending the line "SECONDS" makes the lease end so much later unless renewed, "poweroff" ends it now
 //	LAUNCHER_HOST_HOME      the account's own home
 //	HOME, TMPDIR, XDG_RUNTIME_DIR  folders of the machine, removed with it
 //
@@ -74,6 +74,7 @@ func (p *Provider) Info(context.Context) (providers.Info, error) {
 		BillingInterval: time.Second,
 		LeakBoundDoc:    "the agent ends all it started when the node lease is over; the host itself stays",
 		SeparateHosts:   true,
+		FixedHosts:      true,
 	}, nil
 }
 

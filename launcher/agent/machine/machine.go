@@ -136,7 +136,8 @@ func Lease(path string) func(context.Context, time.Duration) error {
 			to, err = (&net.Dialer{}).DialContext(ctx, "unix", path)
 		} else {
 			// Not blocking: a FIFO that nobody reads fails at once instead.
-			to, err = os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0)
+			// Appending, because in a regular file (ssh) the last line counts, and a shorter one over a longer would leave its end there.
+			to, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND|unix.O_NONBLOCK, 0)
 		}
 		if err != nil {
 			return fmt.Errorf("machine lease: %w", err)

@@ -54,7 +54,8 @@ type Mux struct {
 	instance uint64
 	opener   bool
 
-	receivers sync.WaitGroup // of Attach
+	accept   func(*Conn)    // acceptor: takes streams in place of Accept, if not nil
+	carriers sync.WaitGroup // what Start started
 
 	mu         sync.Mutex
 	peer       uint64           // guarded by mu, like all below: instance of the peer; 0 before the first Attach
@@ -67,11 +68,17 @@ type Mux struct {
 	closed     bool
 }
 
-// attachment is one use of one transport.
+// attachment is one use of one transport. It has a goroutine that receives; one that sends there is only while there is something to
+// send: a head has a thousand tunnels, most of them idle.
 type attachment struct {
-	wake *sync.Cond // on Mux.mu: ready has something, or err is set
-	met  bool       // the peer's attach frame has come
-	err  error      // set: over
+	transport Transport
+	hello     *control.Frame // the first to send
+	release   func() bool    // of its context
+	ended     func(error)
+
+	sending bool  // guarded by Mux.mu, like all below
+	met     bool  // the peer's attach frame has come
+	err     error // set: over
 }
 
 // NewOpener returns the side that opens streams.
@@ -79,6 +86,14 @@ func NewOpener() *Mux { return newMux(true) }
 
 // NewAcceptor returns the side that accepts streams.
 func NewAcceptor() *Mux { return newMux(false) }
+
+// NewAcceptorFunc returns the side that accepts streams, each by a call of accept instead of by Accept. What comes on a transport waits
+// for that call.
+func NewAcceptorFunc(accept func(*Conn)) *Mux {
+	m := newMux(false)
+	m.accept = accept
+	return m
+}
 
 func newMux(opener bool) *Mux {
 	m := &Mux{instance: rand.Uint64() | 1, opener: opener, conns: map[uint64]*Conn{}}
@@ -141,61 +156,80 @@ func (m *Mux) Close() error {
 	m.detach(errClosed)
 	m.acceptable.Broadcast()
 	m.mu.Unlock()
-	m.receivers.Wait()
+	m.carriers.Wait()
 	return nil
 }
 
-// Attach runs the tunnel over t until t breaks, ctx ends, the Mux is closed or a newer Attach takes over, and says
+// Attach runs the tunnel over t until t breaks, ctx ends, the Mux is closed or a newer one takes over, and says
 // which by its error, never nil. Streams live on. A goroutine may stay in t.Recv until the caller has let t go, as
 // ending the RPC does; Close waits for it.
 func (m *Mux) Attach(ctx context.Context, t Transport) error {
+	ended := make(chan error, 1)
+	m.Start(ctx, t, func(err error) { ended <- err })
+	return <-ended
+}
+
+// Start is Attach that does not wait: ended gets the error, once, after which nothing is sent on t.
+func (m *Mux) Start(ctx context.Context, t Transport, ended func(error)) {
+	a := &attachment{transport: t, ended: func(err error) { ended(fmt.Errorf("tunnel attach: %w", err)) }}
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
-		return fmt.Errorf("tunnel attach: %w", errClosed)
+		a.ended(errClosed)
+		return
 	}
+	defer m.mu.Unlock()
 	m.detach(ErrReplaced)
-	a := &attachment{wake: sync.NewCond(&m.mu)}
 	m.attached = a
-	hello := m.attachFrame()
-	m.receivers.Add(1)
-	m.mu.Unlock()
+	a.hello = m.attachFrame()
+	a.release = context.AfterFunc(ctx, func() { m.end(a, context.Cause(ctx)) })
+	m.carriers.Go(func() { m.end(a, m.receive(a)) })
+	m.wake(a)
+}
 
-	end := func(err error) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if m.attached == a {
-			m.detach(err)
-		}
-	}
-	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
-	defer stop()
-	go func() {
-		defer m.receivers.Done()
-		end(m.receive(a, t))
-	}()
-	if err := t.Send(hello); err != nil {
-		end(fmt.Errorf("send: %w", err))
-	}
-	for {
-		frame, err := m.next(a)
-		if err != nil {
-			return fmt.Errorf("tunnel attach: %w", err)
-		}
-		if err := t.Send(frame); err != nil {
-			end(fmt.Errorf("send: %w", err))
-		}
+// end ends an attachment if it has not ended.
+func (m *Mux) end(a *attachment, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.attached == a {
+		m.detach(err)
 	}
 }
 
 // detach ends the attachment there is. Callers hold mu.
 func (m *Mux) detach(err error) {
-	if m.attached == nil {
+	if a := m.attached; a != nil {
+		m.attached = nil
+		a.err = err
+		m.wake(a)
+	}
+}
+
+// wake has somebody send what there is, or say that the attachment has ended. Callers hold mu.
+func (m *Mux) wake(a *attachment) {
+	if a.sending || a.err == nil && a.hello == nil && (!a.met || len(m.ready) == 0) {
 		return
 	}
-	m.attached.err = err
-	m.attached.wake.Broadcast()
-	m.attached = nil
+	a.sending = true
+	m.carriers.Go(func() { m.send(a) })
+}
+
+// send sends until there is nothing.
+func (m *Mux) send(a *attachment) {
+	for {
+		frame, err := m.next(a)
+		if err != nil {
+			a.release()
+			a.ended(err)
+			return
+		}
+		if frame == nil {
+			return
+		}
+		if err := a.transport.Send(frame); err != nil {
+			m.end(a, fmt.Errorf("send: %w", err))
+		}
+	}
 }
 
 // attachFrame says where this side stands. Nothing is received between it and the attachment's first frame, so what
@@ -211,15 +245,20 @@ func (m *Mux) attachFrame() *control.Frame {
 	return &control.Frame{Attach: attach}
 }
 
-// next waits for something to send and takes it.
+// next takes what is to be sent; nil: nothing, and its caller ends.
 func (m *Mux) next(a *attachment) (*control.Frame, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for a.err == nil && (!a.met || len(m.ready) == 0) {
-		a.wake.Wait()
-	}
 	if a.err != nil {
 		return nil, a.err
+	}
+	if hello := a.hello; hello != nil {
+		a.hello = nil
+		return hello, nil
+	}
+	if !a.met || len(m.ready) == 0 {
+		a.sending = false
+		return nil, nil
 	}
 	frame := &control.Frame{}
 	for size := 0; size < frameSize && len(m.ready) > 0; {
@@ -251,7 +290,7 @@ func (m *Mux) schedule(c *Conn) {
 	c.scheduled = true
 	m.ready = append(m.ready, c)
 	if m.attached != nil {
-		m.attached.wake.Signal()
+		m.wake(m.attached)
 	}
 }
 
@@ -263,9 +302,9 @@ func (m *Mux) forget(c *Conn) {
 }
 
 // receive handles the frames of one attachment until it or its transport ends.
-func (m *Mux) receive(a *attachment, t Transport) error {
+func (m *Mux) receive(a *attachment) error {
 	for {
-		frame, err := t.Recv()
+		frame, err := a.transport.Recv()
 		if err != nil {
 			return fmt.Errorf("receive: %w", err)
 		}
@@ -275,7 +314,14 @@ func (m *Mux) receive(a *attachment, t Transport) error {
 			return a.err
 		}
 		err = m.handle(a, frame)
+		var accepted []*Conn
+		if m.accept != nil {
+			accepted, m.backlog = m.backlog, nil
+		}
 		m.mu.Unlock()
+		for _, c := range accepted {
+			m.accept(c)
+		}
 		if err != nil {
 			return err
 		}
@@ -290,7 +336,7 @@ func (m *Mux) handle(a *attachment, frame *control.Frame) error {
 		}
 		a.met = true
 		m.meet(frame.Attach)
-		a.wake.Signal()
+		m.wake(a)
 		return nil
 	}
 	for _, s := range frame.Segments {
