@@ -79,10 +79,17 @@ func (c *Conn) Channel(ctx context.Context, cmd string) (*Channel, error) {
 // receive moves stdout to rx to its end, also after Close, so that the window
 // stays open and the server's answer to our close is seen.
 func (ch *Channel) receive() {
-	buf := make([]byte, 2<<10) // most messages are small
+	small := make([]byte, 512)
+	buf := small
 	for {
 		n, err := ch.remote.channel.Read(buf)
 		_, _ = ch.rx.put(buf[:n], false) // after Close it is thrown away
+		// Most messages are small, and most channels idle.
+		if n < len(small) {
+			buf = small
+		} else if n == len(small) {
+			buf = make([]byte, 32<<10)
+		}
 		if err != nil {
 			break
 		}

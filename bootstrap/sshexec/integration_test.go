@@ -99,7 +99,7 @@ func dialUp(t *testing.T, target sshexec.Target) *sshexec.Conn {
 	return c
 }
 
-func TestOpenSSH(t *testing.T) {
+func TestIntegrationOpenSSH(t *testing.T) {
 	target, _ := openSSH(t)
 	c := dialUp(t, target)
 
@@ -170,7 +170,7 @@ func TestOpenSSH(t *testing.T) {
 	}
 }
 
-func TestOpenSSHClasses(t *testing.T) {
+func TestIntegrationOpenSSHClasses(t *testing.T) {
 	target, _ := openSSH(t, "MaxAuthTries 2")
 	full, _ := openSSH(t, "MaxStartups 1:100:1", "LoginGraceTime 10")
 	dialUp(t, target)
@@ -212,7 +212,7 @@ func TestOpenSSHClasses(t *testing.T) {
 }
 
 // TestOpenSSHRoundTrips counts flights behind a slow line to the first output.
-func TestOpenSSHRoundTrips(t *testing.T) {
+func TestIntegrationOpenSSHRoundTrips(t *testing.T) {
 	target, _ := openSSH(t)
 	dialUp(t, target) // it is up now
 	relay, err := sshd.NewRelay(target.Addr)
@@ -245,7 +245,7 @@ func TestOpenSSHRoundTrips(t *testing.T) {
 
 // TestOpenSSHKeyComesLate: a server that is up before the key is; on one that has
 // them, its penalties are not provoked.
-func TestOpenSSHKeyComesLate(t *testing.T) {
+func TestIntegrationOpenSSHKeyComesLate(t *testing.T) {
 	target, server := openSSH(t)
 	dialUp(t, target)
 	late := newKey(t)

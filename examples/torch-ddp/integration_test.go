@@ -148,6 +148,7 @@ type story struct {
 	starts   int  // generations at least
 	charged  int  // failures that count
 	untested bool // there is no training to look at
+	once     bool // with one PyTorch: what it shows of launcher does not depend on the version
 }
 
 func (s story) job(runType string, v torch) string {

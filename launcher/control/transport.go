@@ -10,7 +10,11 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
 )
 
 // ErrConnUsed is what a gRPC client of DialConn gets when its connection broke: there is no second one.
@@ -57,7 +61,7 @@ func DialConn(conn net.Conn) (*grpc.ClientConn, error) {
 		grpc.WithReadBufferSize(0), // a Channel of sshexec buffers what it receives
 		grpc.WithWriteBufferSize(clientBuffer),
 		grpc.WithSharedWriteBuffer(true),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage), grpc.ForceCodecV2(newCodec())),
 		grpc.WithIdleTimeout(0), // an idle client would give its only connection away
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
@@ -72,6 +76,34 @@ func DialConn(conn net.Conn) (*grpc.ClientConn, error) {
 	return client, nil
 }
 
+// codec is gRPC's own, but for messages of more than 32 KiB, for which that one takes 1 MiB from its pool (mem/buffer_pool.go, in
+// grpc-go v1.85): a generation of a thousand members is 60 KiB for each of them, all at once.
+type codec struct {
+	encoding.CodecV2
+}
+
+func newCodec() codec { return codec{encoding.GetCodecV2(grpcproto.Name)} }
+
+// exactAbove is in bytes: the largest size of the pool below the one of 1 MiB.
+const exactAbove = 32 << 10
+
+// Marshal implements encoding.CodecV2.
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(proto.Message)
+	if !ok {
+		return c.CodecV2.Marshal(v)
+	}
+	size := proto.Size(m)
+	if size <= exactAbove {
+		return c.CodecV2.Marshal(v)
+	}
+	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(make([]byte, 0, size), m)
+	if err != nil {
+		return nil, fmt.Errorf("marshal %T: %w", v, err)
+	}
+	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
+}
+
 // Serve answers calls on the connections of lis until ctx ends, then closes lis and all of them and returns nil.
 // Calls in progress are cancelled.
 func Serve(ctx context.Context, lis net.Listener, register func(*grpc.Server)) error {
@@ -83,6 +115,7 @@ func Serve(ctx context.Context, lis net.Listener, register func(*grpc.Server)) e
 		grpc.SharedWriteBuffer(true),
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxSendMsgSize(MaxMessage),
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPing, Timeout: serverPingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),

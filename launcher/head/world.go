@@ -120,7 +120,6 @@ type worldLoop struct {
 
 // Run drives the world until ctx ends. The agents and their processes live on until their leases end them.
 func (w *World) Run(ctx context.Context) error {
-	defer close(w.done)
 	ctx, cancel := context.WithCancel(ctx)
 	e := w.Job.Elastic
 	l := &worldLoop{
@@ -143,6 +142,7 @@ func (w *World) Run(ctx context.Context) error {
 	l.beat = time.NewTicker(e.LostAfter / 4)
 	defer func() {
 		cancel()
+		close(w.done) // before the waits below: a link that has something to post ends with it
 		l.beat.Stop()
 		l.running.Wait()
 		l.recorder.wait()

@@ -169,7 +169,7 @@ func (d *decider) list() {
 	if waiting {
 		due = since
 		if d.Seen.At >= since {
-			due = d.Seen.At + min(max((d.Seen.At-since)/2, listSoonest), listLatest)
+			due = d.Seen.At + min(max((d.Seen.At-since)/d.patience(), listSoonest), listLatest)
 		}
 	}
 	switch {
@@ -183,6 +183,17 @@ func (d *decider) list() {
 		return
 	}
 	d.do(List{})
+}
+
+// patience is which part of the time waited so far may pass until the next listing. Half is enough where nobody waits for the answer; a machine's
+// address holds everybody up, and may come at most 3 % late.
+func (d *decider) patience() time.Duration {
+	if d.State.Stopping == nil && slices.ContainsFunc(d.nodes, func(n *journal.Node) bool {
+		return n.Phase == journal.PhaseCreated && n.Machine.Address == ""
+	}) {
+		return 32
+	}
+	return 2
 }
 
 // awaited tells whether only a listing can bring the run forward, and since when.

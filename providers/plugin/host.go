@@ -375,11 +375,11 @@ func (h *Host) retire(how func(*session)) {
 }
 
 // hostVariables are what every plugin may have: where programs, files and the way to the network are, and nothing secret
-// but what a proxy's address holds.
+// but what a proxy's address holds. LAUNCHER_MACHINE is the id by which what runs on a machine of local or ssh is found at its end.
 func hostVariables() []string {
 	return []string{
 		"PATH", "HOME", "TMPDIR", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ",
-		"XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "LAUNCHER_HOME",
+		"XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "LAUNCHER_HOME", "LAUNCHER_MACHINE",
 		"SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 	}
 }
