@@ -42,9 +42,12 @@ func (o Options) folder(run string) (folder, error) {
 	return folder{path: filepath.Join(runs, run), run: run}, err
 }
 
+// ErrRunID: what was given for a run id cannot be one; nothing was started.
+var ErrRunID = errors.New("run id")
+
 func checkRunID(run string) error {
 	if !regexp.MustCompile(`^[a-z][a-z0-9-]{0,40}$`).MatchString(run) {
-		return fmt.Errorf("run id %q: want a lower-case letter, then up to 40 lower-case letters, digits and hyphens", run)
+		return fmt.Errorf("%w %q: want a lower-case letter, then up to 40 lower-case letters, digits and hyphens", ErrRunID, run)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ephemeral-launcher/launcher/launcher/journal"
 	"github.com/ephemeral-launcher/launcher/providers"
+	"github.com/ephemeral-launcher/launcher/providers/local"
 	"github.com/ephemeral-launcher/launcher/providers/sim"
 )
 
@@ -139,5 +140,19 @@ func TestPins(t *testing.T) {
 		if err := opts.checkPins(&journal.Planned{Provider: "lab", Plugin: tc.pins}); (err == nil) != tc.ok {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestNeedsBlock: a provider whose hosts only a job file names is said to be not looked at, and is no failure.
+func TestNeedsBlock(t *testing.T) {
+	root := t.TempDir()
+	opts := Options{Home: root, Providers: Builtin(), Env: func(string) (string, bool) { return "", false }}
+	opts.Providers["local"] = local.New(local.Options{Root: filepath.Join(root, "local")})
+	r, err := Down(t.Context(), "nobody", DownOptions{Options: opts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]NotLookedAt{{Provider: "ssh", Why: "it needs its block of the job file"}}, r.NotLookedAt); diff != "" {
+		t.Errorf("not looked at (-want +got):\n%s", diff)
 	}
 }

@@ -32,8 +32,11 @@ const (
 	channelBuffer = 64 << 10
 	// sendSize bounds what is sent at once: x/crypto's channel and its cipher each
 	// keep memory for the largest packet there was (ssh/channel.go, packetPool;
-	// ssh/cipher.go, gcmCipher.buf), which for 32 KiB is 64 KiB a connection.
-	sendSize = 4 << 10
+	// ssh/cipher.go, gcmCipher.buf), which for 32 KiB is 64 KiB a connection. Only
+	// of a file, more than bulkAfter without a pause, larger pieces are worth it.
+	sendSize  = 2 << 10
+	bulkAfter = 1 << 20
+	bulkSize  = 16 << 10
 	// lingerAfterEOF is how long Read waits behind the end of stdout for the reason
 	// of it, which a healthy server sends right away.
 	lingerAfterEOF = time.Second
@@ -87,7 +90,7 @@ func (ch *Channel) receive() {
 		// Most messages are small, and most channels idle.
 		if n < len(small) {
 			buf = small
-		} else if n == len(small) {
+		} else if len(buf) == len(small) {
 			buf = make([]byte, 32<<10)
 		}
 		if err != nil {
@@ -122,7 +125,7 @@ func (ch *Channel) receive() {
 // send moves tx to stdin, as long as there is something. A half-close closes
 // stdin, a close the channel.
 func (ch *Channel) send() {
-	for {
+	for sent := 0; ; {
 		data, err := ch.tx.next()
 		switch {
 		case err == errIdle:
@@ -136,11 +139,15 @@ func (ch *Channel) send() {
 		}
 		for len(data) > 0 {
 			n := min(len(data), sendSize)
+			if sent > bulkAfter {
+				n = min(len(data), bulkSize)
+			}
 			if _, err := ch.remote.channel.Write(data[:n]); err != nil {
 				ch.tx.abandon(io.ErrClosedPipe)
 				break
 			}
 			data = data[n:]
+			sent += n
 		}
 	}
 }

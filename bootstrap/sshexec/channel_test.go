@@ -343,6 +343,41 @@ func FuzzRedact(f *testing.F) {
 	})
 }
 
+// TestIdleGoroutines: a process with a thousand connections has each of these a
+// thousand times, with a stack: of the 15, 3 are x/crypto's here and 3 are ours,
+// the rest is the server's.
+func TestIdleGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, stop := newMachine(t, sshd.Options{})
+		defer stop()
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		c := m.dial(t)
+		defer c.Close()
+		ch := openChannel(t, c, "cat")
+		if _, err := ch.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(ch, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got, want := runtime.NumGoroutine()-before, 15; got > want {
+			t.Errorf("%d goroutines for a connection and a channel, want %d", got, want)
+		}
+		// The next command's requests are taken as well, while the first lives and after it.
+		for range 2 {
+			if r, err := c.Run(t.Context(), "hello"); err != nil || r.Exit.Code != 3 {
+				t.Errorf("Run = %v, %v, want exit code 3", r.Exit, err)
+			}
+			ch.CloseWrite()
+			if exit, err := ch.Wait(t.Context()); err != nil || !exit.OK() {
+				t.Errorf("Wait = %v, %v", exit, err)
+			}
+		}
+	})
+}
+
 // BenchmarkIdleChannel reports what a connection with one open channel holds, as
 // the head has one per worker: both ends, and the difference is the client's.
 func BenchmarkIdleChannel(b *testing.B) {

@@ -34,6 +34,10 @@ func newApp(u *ui) *app {
 	}
 	for _, c := range a.commands {
 		c.HideHelpCommand = true // else a run called "help" could not be named
+		name := c.Name
+		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
+			return usagef("%v", err).hint("launcher " + name + " --help")
+		}
 	}
 	return a
 }

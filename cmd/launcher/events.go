@@ -50,7 +50,7 @@ func eventText(e launcher.Event) string {
 		who = "-"
 	}
 	rest := string(e.Data)
-	if t, ok := narrate(e); ok && t.rest != "" {
+	if t, _ := narrate(e); t.rest != "" {
 		rest = t.rest
 	}
 	return strings.TrimRight(fmt.Sprintf("%s %8s  %-18s %-12s %s", e.Time.Format("15:04:05.000"), span(e.At.Duration()), e.Kind, who, rest), " ")

@@ -206,7 +206,7 @@ func (f *follower) wait(ctx context.Context, detachNow bool) (result *launcher.R
 	startStop := func(text string) {
 		if !stopping {
 			stopping = true
-			f.say("stopping: all machines of %s are deleted; %s", h.Run(), text)
+			f.say("stopping: all machines of %s are being deleted; %s", h.Run(), text)
 			tasks.Go(func() {
 				stopped <- h.Stop(ctx, journal.Stopping{Cause: journal.CauseInterrupted, Text: "interrupted"})
 			})

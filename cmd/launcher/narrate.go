@@ -63,6 +63,9 @@ func narrateRun(e launcher.Event, t *told) bool {
 		t.rest = fmt.Sprintf("to %s, by %s", count(d.Workers, "worker"), d.By)
 	case journal.HandoverAccepted:
 		t.what, t.rest = "handed over", "the head supervises: this process may leave"
+		if d := decode[journal.Handover](e); d.Epoch%2 == 1 { // heads have even epochs
+			t.what, t.rest = "taken over", "the head is gone: this process deletes what is left"
+		}
 	case journal.RunStopping:
 		d := decode[journal.Stopping](e)
 		t.rest, t.tone = endText(d), bad
@@ -149,15 +152,19 @@ func narrateWorld(e launcher.Event, t *told) bool {
 		t.rest = decode[journal.Ended](e).Cause
 	case journal.ProcessExited:
 		d := decode[journal.Exited](e)
-		if d.Asked || d.Code == 0 && d.Signal == "" {
-			return false
-		}
 		t.who, t.rest, t.tone = e.Node, fmt.Sprintf("rank %d %s", d.Rank, exitText(d.Code, d.Signal)), bad
+		if d.Asked {
+			t.rest += ", as asked"
+		}
+		return !d.Asked && (d.Code != 0 || d.Signal != "") // the others are no news, but `events` shows them
 	case journal.JobCharged:
 		d := decode[journal.Charged](e)
 		t.rest, t.tone = fmt.Sprintf("rank %d failed: restart %d of %d", d.Rank, d.Restarts, d.Max), warning
 		if d.Restarts > d.Max {
 			t.rest = fmt.Sprintf("rank %d failed, after all %s", d.Rank, count(d.Max, "restart"))
+			if d.Max == 0 {
+				t.rest = fmt.Sprintf("rank %d failed, and max_restarts is 0", d.Rank)
+			}
 		}
 	case journal.CheckpointSaved:
 		d := decode[journal.Checkpoint](e)

@@ -94,3 +94,77 @@ func TestReadmeNamesEveryCommand(t *testing.T) {
 		}
 	}
 }
+
+// blocks returns the README's code blocks of a language.
+func blocks(t *testing.T, language string) []string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for rest := string(b); ; {
+		_, after, ok := strings.Cut(rest, "```"+language+"\n")
+		if !ok {
+			return found
+		}
+		block, next, _ := strings.Cut(after, "```")
+		found, rest = append(found, block), next
+	}
+}
+
+// TestReadmeJobIsValid parses the job file that a reader will copy first.
+func TestReadmeJobIsValid(t *testing.T) {
+	jobs := blocks(t, "hcl")
+	if len(jobs) == 0 {
+		t.Fatal("README.md shows no job file")
+	}
+	for _, src := range jobs {
+		if _, diags := jobspec.Parse([]byte(src), "README.md", jobspec.Options{}); diags.HasErrors() {
+			t.Errorf("%v in:\n%s", diags, src)
+		}
+	}
+}
+
+// TestReadmeCommandsExist holds each line of the README that begins with launcher to a command there is.
+func TestReadmeCommandsExist(t *testing.T) {
+	names := map[string]bool{}
+	for _, c := range newApp(&ui{}).commands {
+		names[c.Name] = true
+	}
+	b, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := 0
+	for line := range strings.Lines(string(b)) {
+		rest, ok := strings.CutPrefix(line, "launcher ")
+		if !ok || strings.HasPrefix(rest, "runs ") { // the demo's first sentence
+			continue
+		}
+		lines++
+		if name := strings.Fields(rest)[0]; !names[name] {
+			t.Errorf("README.md shows `launcher %s`, which is no command", name)
+		}
+	}
+	if lines == 0 {
+		t.Error("README.md shows no command")
+	}
+}
+
+// TestExamplesValidate parses every job file of the examples.
+func TestExamplesValidate(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("..", "..", "examples", "*", "*.hcl"))
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%d job files, %v", len(files), err)
+	}
+	for _, f := range files {
+		opts := jobspec.Options{}
+		if filepath.Base(f) == "train.hcl" {
+			opts.Vars = map[string]string{"data": "."}
+		}
+		if _, diags := jobspec.Load(f, opts); diags.HasErrors() {
+			t.Errorf("%s: %v", f, diags)
+		}
+	}
+}

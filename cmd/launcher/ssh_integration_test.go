@@ -40,13 +40,13 @@ type lab struct {
 	hosts    []*sshHost
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t *testing.T, binaries string) *lab {
 	t.Helper()
 	me, err := user.Current()
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{t: t, binaries: buildBinaries(t), home: t.TempDir(), folder: t.TempDir(), user: newPair(t), account: me.Username}
+	l := &lab{t: t, binaries: binaries, home: t.TempDir(), folder: t.TempDir(), user: newPair(t), account: me.Username}
 	for range 3 {
 		l.hosts = append(l.hosts, l.openSSH())
 	}
@@ -240,9 +240,19 @@ func (l *lab) returned() {
 
 const rankCommand = `sh -c 'mkdir -p out && echo rank $RANK of $WORLD_SIZE on $LAUNCHER_NODE | tee out/said'`
 
-// TestIntegrationSSHRun: whole runs on hosts of a fixed list, supervised by the head and by the client. They are given back as they were.
-func TestIntegrationSSHRun(t *testing.T) {
-	l := newLab(t)
+// TestIntegrationSSH is the ssh provider in whole runs.
+func TestIntegrationSSH(t *testing.T) {
+	binaries := buildBinaries(t)
+	for name, test := range map[string]func(*testing.T, string){
+		"run": testSSHRun, "wrong host key": testSSHWrongHostKey, "two runs": testSSHTwoRuns, "loss": testSSHLoss, "killed": testSSHKilled,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, binaries) })
+	}
+}
+
+// testSSHRun: whole runs on hosts of a fixed list, supervised by the head and by the client. They are given back as they were.
+func testSSHRun(t *testing.T, binaries string) {
+	l := newLab(t, binaries)
 	for _, supervisor := range []string{"head", "client"} {
 		t.Run(supervisor, func(t *testing.T) {
 			l.t = t
@@ -287,9 +297,9 @@ func (l *lab) secretive() {
 	}
 }
 
-// TestIntegrationSSHWrongHostKey: a host that does not have the key of its line is not used, and nor is its list: whether it is leased cannot be known.
-func TestIntegrationSSHWrongHostKey(t *testing.T) {
-	l := newLab(t)
+// testSSHWrongHostKey: a host that does not have the key of its line is not used, and nor is its list: whether it is leased cannot be known.
+func testSSHWrongHostKey(t *testing.T, binaries string) {
+	l := newLab(t, binaries)
 	l.known([]*sshHost{l.hosts[0], l.hosts[1], {key: newPair(t)}})
 	job := l.job("head", rankCommand, "")
 	code, out := l.run("up", "-y", job)
@@ -299,9 +309,9 @@ func TestIntegrationSSHWrongHostKey(t *testing.T) {
 	l.returned()
 }
 
-// TestIntegrationSSHTwoRuns: hosts that one run has are refused to another, from another state folder, and the first is none the worse for it.
-func TestIntegrationSSHTwoRuns(t *testing.T) {
-	l := newLab(t)
+// testSSHTwoRuns: hosts that one run has are refused to another, from another state folder, and the first is none the worse for it.
+func testSSHTwoRuns(t *testing.T, binaries string) {
+	l := newLab(t, binaries)
 	release := filepath.Join(l.folder, "release")
 	job := l.job("head", fmt.Sprintf(`sh -c 'mkdir -p out; echo begun; until [ -e %s ]; do sleep 0.2; done'`, release), `start_timeout = "15s"`)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -338,4 +348,57 @@ func TestIntegrationSSHTwoRuns(t *testing.T) {
 		t.Errorf("the first run: %v\n%s%s", err, said, first.Stderr)
 	}
 	l.returned()
+}
+
+// testSSHLoss: a host that ends its machine in mid-run is leased again for the replacement.
+func testSSHLoss(t *testing.T, binaries string) {
+	l := newLab(t, binaries)
+	// What shares the disk here would not with a real head: while it rents the replacement, the user's key is not where the block says.
+	key, away := filepath.Join(l.folder, "key"), filepath.Join(l.folder, "away")
+	job := l.job("head", fmt.Sprintf(`sh -c 'mkdir -p out; echo $LAUNCHER_NODE | tee out/said
+		case $LAUNCHER_GENERATION/$LAUNCHER_SLOT in
+		1/0) sleep 60 ;;
+		1/1) mv %[1]s %[2]s; poweroff; sleep 60 ;;
+		2/1) mv %[2]s %[1]s ;;
+		esac'`, key, away), "")
+	if code, out := l.run("up", "-y", job); code != 0 || !strings.Contains(out, "1 nodes lost") && !strings.Contains(out, "1 node lost") {
+		t.Errorf("exit code %d, want 0 with one node lost\n%s", code, out)
+	}
+	l.returned()
+}
+
+// testSSHKilled: what a killed client leaves on the hosts is ended by down, from the job file alone.
+func testSSHKilled(t *testing.T, binaries string) {
+	for _, supervisor := range []string{"client", "head"} {
+		t.Run(supervisor, func(t *testing.T) {
+			l := newLab(t, binaries)
+			job := l.job(supervisor, `sh -c 'echo begun; sleep 300'`, "")
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			up, _ := l.launcher(ctx, "up", "-y", job, "--run-id", "killed")
+			up.Stdout = nil
+			out, err := up.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := up.Start(); err != nil {
+				t.Fatal(err)
+			}
+			begun := false
+			for lines := bufio.NewScanner(out); !begun && lines.Scan(); {
+				begun = strings.HasSuffix(lines.Text(), "begun")
+			}
+			if err := up.Process.Kill(); err != nil || !begun {
+				t.Errorf("the run began: %v, kill: %v", begun, err)
+			}
+			_ = up.Wait() // killed
+			other := *l
+			other.t, other.home = t, t.TempDir()
+			if code, out := other.run("down", "killed", "--job", job); code != 0 || !strings.Contains(out, "deleted and seen gone: 3") {
+				t.Errorf("exit code %d, want 0\n%s", code, out)
+			}
+			l.t = t
+			l.returned()
+		})
+	}
 }

@@ -159,6 +159,9 @@ func (u *ui) fail(command string, err error) int {
 	case errors.Is(err, launcher.ErrNotDetachable):
 		complain(err.Error())
 		return pick(launcher.ExitUsage, 1)
+	case errors.Is(err, launcher.ErrRunID):
+		complain(err.Error())
+		return pick(launcher.ExitUsage, 2)
 	case errors.As(err, &hints):
 		complain(err.Error(), hints.hints...)
 	default:

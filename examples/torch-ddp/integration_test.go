@@ -1,6 +1,5 @@
 //go:build integration
 
-// Package torchddp_test runs the example on the provider "local" with real PyTorch, old and new, and takes its workers away.
 package torchddp_test
 
 import (
@@ -148,7 +147,7 @@ type story struct {
 	starts   int  // generations at least
 	charged  int  // failures that count
 	untested bool // there is no training to look at
-	once     bool // with one PyTorch: what it shows of launcher does not depend on the version
+	once     bool // with each PyTorch, but not with each way to start it
 }
 
 func (s story) job(runType string, v torch) string {
@@ -212,7 +211,7 @@ func TestIntegration(t *testing.T) {
 		}},
 		{name: "crash", once: true, fault: "crash", min: 2, max: 2, procs: 2, maxRestarts: 1, exit: 41, starts: 2, charged: 2, untested: true},
 		{name: "early", once: true, fault: "early", min: 2, max: 2, procs: 2, starts: 1, untested: true},
-		{name: "deaf", once: true, fault: "deaf", min: 2, max: 2, procs: 1, steps: 200, starts: 2, happens: func(r *run) {
+		{name: "deaf", once: true, fault: "deaf", min: 2, max: 2, procs: 1, steps: 500, starts: 2, happens: func(r *run) {
 			afterFirstCheckpoint(r)
 			r.preempt("w1.1", 40*time.Second)
 		}},
@@ -227,7 +226,7 @@ func TestIntegration(t *testing.T) {
 			v := installed(t)
 			for _, runType := range []string{"ranks", "torchrun"} {
 				for _, s := range stories {
-					if s.once && runType == "ranks" && name == "newest" {
+					if s.once && (name == "newest") != (runType == "torchrun") {
 						continue
 					}
 					t.Run(runType+"/"+s.name, func(t *testing.T) { s.play(t, p, v, runType) })
@@ -307,8 +306,8 @@ func (r *run) checkTraining(generations []generation, s story, v torch) {
 			r.t.Errorf("loss %.4f at step %d in a world of %d, want %.4f as alone", l.loss, l.step, l.world, want)
 		}
 	}
-	if len(r.losses) < s.steps/20 {
-		r.t.Errorf("%d lines of losses, want %d or more", len(r.losses), s.steps/20)
+	if want := s.steps/20 - 2; len(r.losses) < want { // a killed node takes its last lines along
+		r.t.Errorf("%d lines of losses, want %d or more", len(r.losses), want)
 	}
 	if got := r.outcome(); got.Steps != s.steps || got.Accuracy < 0.9 || got.World != generations[len(generations)-1].formed.WorldSize {
 		r.t.Errorf("out/result.json: %+v; want %d steps, accuracy 0.9 or more", got, s.steps)

@@ -10,33 +10,35 @@ import time
 
 STARTED = time.time()
 
+import os
 import signal
 
-# Set before the slow imports: SIGUSR1 ends a process that has no handler for it.
+STOPPED = 75  # EX_TEMPFAIL: call again, and it goes on
+training = False
 stopping = False
 
 
 def stop(signum, frame):
+    """Called at SIGUSR1: before the first step there is nothing to save."""
     global stopping
     stopping = True
+    if not training:
+        os._exit(STOPPED)
 
 
-signal.signal(signal.SIGUSR1, stop)
+signal.signal(signal.SIGUSR1, stop)  # before the slow imports: the signal ends a process that has no handler for it
 
 import argparse
 import csv
 import glob
 import gzip
 import json
-import os
 import sys
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
-
-STOPPED = 75  # EX_TEMPFAIL: call again, and it goes on
 
 
 def load_digits(path):
@@ -85,6 +87,8 @@ def say(text):
 
 
 def train(args, data, model, optimizer):
+    """Trains to the end, or until told to stop, and returns the exit code."""
+    global training
     rank, world = dist.get_rank(), dist.get_world_size()
     folder = os.environ.get("LAUNCHER_CHECKPOINT", "ckpt")
     (x, y), (test_x, test_y) = data
@@ -104,6 +108,7 @@ def train(args, data, model, optimizer):
         f"(started {STARTED:.3f}, loaded {args.loaded:.3f}, joined {time.time():.3f})"
     )
 
+    training = True
     while step < args.steps:
         began = time.time()
         mine = batch_of(step, args.batch, len(x))[rank::world]
@@ -159,6 +164,8 @@ def main():
     else:
         dist.init_process_group("gloo")
     code = train(args, data, model, optimizer)
+    if code == STOPPED:
+        os._exit(code)  # it is saved, and the next generation waits: PyTorch takes a second to put itself away
     dist.destroy_process_group()
     return code
 

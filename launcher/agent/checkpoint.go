@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/ephemeral-launcher/launcher/launcher/control"
 	"github.com/ephemeral-launcher/launcher/launcher/control/archive"
@@ -63,6 +64,10 @@ func (a *Agent) watchCheckpoints(path string) error {
 func (a *Agent) arrived(ctx context.Context, dir, name string, step int64) {
 	if strings.HasPrefix(name, ".") {
 		return // ours or somebody's half-written one
+	}
+	if !utf8.ValidString(name) {
+		a.log.Warn("look at checkpoint: its name is no UTF-8, and cannot be reported", "name", name)
+		return
 	}
 	hash, size, err := archive.Hash(ctx, archive.Source{Root: dir, Name: name})
 	if err != nil {

@@ -91,6 +91,14 @@ func (d *decider) billed(t time.Duration) time.Duration {
 	return t
 }
 
+// dollars keeps apart the fractions of a cent that small budgets are made of.
+func dollars(usd float64) string {
+	if usd < 1 {
+		return fmt.Sprintf("$%.4f", usd)
+	}
+	return fmt.Sprintf("$%.2f", usd)
+}
+
 // budget stops at spent + reserve ≥ budget.
 func (d *decider) budget() {
 	budget := d.Job.Limits.BudgetUSD
@@ -100,7 +108,7 @@ func (d *decider) budget() {
 	left, rate := d.left(), d.State.USDPerHour()
 	if left <= 0 {
 		spent := d.State.SpendUSD(journal.At(d.Now))
-		d.stop(journal.Stopping{Cause: journal.CauseLimit, Text: fmt.Sprintf("budget_usd of %.2f: %.2f spent, %.2f kept back to end in order", budget, spent, budget-left-spent)})
+		d.stop(journal.Stopping{Cause: journal.CauseLimit, Text: fmt.Sprintf("budget_usd of %s: %s spent, %s kept back to end in order", dollars(budget), dollars(spent), dollars(budget-left-spent))})
 		return
 	}
 	if rate > 0 {

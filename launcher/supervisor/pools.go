@@ -33,7 +33,8 @@ type dry struct {
 func (d *decider) pools(role providers.Role, slots []slot, avoid string) (offers []providers.Offer, least int) {
 	all := d.offers(role)
 	same := d.Job.Placement.SameZone
-	if role == providers.Head || same == jobspec.SameZoneNo {
+	// A fixed host is a zone of its own, where no two workers fit.
+	if role == providers.Head || same == jobspec.SameZoneNo || d.State.Planned.Info.FixedHosts {
 		return d.warm(role, zonesFirst(all, nil, avoid)), 1
 	}
 	home := d.homeZone()

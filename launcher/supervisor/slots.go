@@ -138,7 +138,7 @@ func (d *decider) affordable(role providers.Role, slots []slot, offers []provide
 		}
 	}
 	if !d.started() && (role == providers.Head && fits < 1 || role == providers.Worker && d.coming()+fits < Least(d.Job, d.State)) {
-		d.stop(journal.Stopping{Cause: journal.CauseLimit, Text: fmt.Sprintf("the limits do not allow a head and %d workers, the cheapest that are left at %.2f USD an hour each", Least(d.Job, d.State), price*d.factor())})
+		d.stop(journal.Stopping{Cause: journal.CauseLimit, Text: fmt.Sprintf("what budget_usd and max_usd_per_hour leave does not pay for a head and %d workers: a %s costs %s an hour", Least(d.Job, d.State), role, dollars(price*d.factor()))})
 		return nil, nil
 	}
 	return slots[:fits], within

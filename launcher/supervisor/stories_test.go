@@ -48,6 +48,11 @@ func TestStories(t *testing.T) {
 			m.capacity["a"], m.capacity["b"], m.capacity["c"] = 1, 1, 1
 			m.answer()
 		}, want: "w0.1=refused w0.2=refused w0.3=refused w0.4=created/a w1.1=refused w1.2=refused w1.3=refused w1.4=created/b w2.1=refused w2.2=refused w2.3=refused w2.4=created/c "},
+		{name: "start: fixed hosts, each a zone, are not tried one by one", play: func(t *testing.T, m *model) {
+			m.state.Planned.Info.FixedHosts = true
+			m.capacity["a"], m.capacity["b"], m.capacity["c"] = 1, 1, 1
+			m.answer()
+		}, want: "w0.1=created/a w1.1=created/b w2.1=created/c "},
 		{name: "same_zone require: never two zones", job: func(j *jobspec.Job) {
 			elastic(1, 3)(j)
 			j.Placement.SameZone = jobspec.SameZoneRequire

@@ -198,7 +198,7 @@ func (b *batch) allot(used map[string]int) error {
 		}
 		b.refused = append(b.refused, providers.Refusal{
 			Offer: offer, Code: providers.Capacity,
-			Message: fmt.Sprintf("zone %s is full: %d machines", offer.Zone, b.cfg.capacity),
+			Message: fmt.Sprintf("zone %s is full: capacity is %d", offer.Zone, b.cfg.capacity),
 		})
 	}
 	if len(b.records) < max(b.req.Min, 1) {

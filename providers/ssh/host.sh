@@ -131,6 +131,10 @@ export LAUNCHER_HOST_HOME="\$HOME" LAUNCHER_MACHINE=$id
 m=$(quoted "$m")
 export LAUNCHER_MACHINE_LEASE="\$m/lease" HOME="\$m/home" TMPDIR="\$m/tmp" XDG_RUNTIME_DIR="\$m/run" PATH="\$m/bin:\$PATH"
 cd "\$HOME" || exit 1
+if [ "\$(tail -n 1 "\$m/lease")" = poweroff ]; then
+	echo 'this machine is off' >&2
+	exit 1
+fi
 if [ -n "\$SSH_ORIGINAL_COMMAND" ]; then
 	exec /bin/sh -c "\$SSH_ORIGINAL_COMMAND"
 fi
@@ -150,7 +154,8 @@ exec /bin/sh -c '
 		fi) && [ -n "\$found" ]; do
 		kill -9 \$found 2>/dev/null
 		sleep 0.05
-	done' poweroff $id
+	done
+	echo poweroff >>"\$2"' poweroff $id $(quoted "$m/lease") 2>/dev/null # somebody may have renewed the lease before it was killed
 END
 	cp "$m/bin/poweroff" "$m/bin/shutdown" || return 1
 	cp "$m/bin/poweroff" "$m/bin/halt" || return 1

@@ -330,6 +330,9 @@ func TestPoweroff(t *testing.T) {
 	if got := s.sh(t, h, carriersOf(m.ID)); got != "" {
 		t.Errorf("processes are left: %s", got)
 	}
+	if got := s.sh(t, h, run("echo in")+" 2>&1 || true"); got != "this machine is off" {
+		t.Errorf("login after poweroff: %q", got)
+	}
 	if all := s.list(t); len(all) != 1 || all[0].State != providers.Terminated || all[0].Reason != "powered off" {
 		t.Errorf("listed: %+v", all)
 	}

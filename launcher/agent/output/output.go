@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 )
 
 const (
@@ -145,7 +147,8 @@ func (l *Log) Written() time.Time {
 	return l.written
 }
 
-// Tail is the end of a stream: at most so many lines and bytes.
+// Tail is the end of a stream: at most so many lines and bytes, as text: it travels in protobuf strings, which must be
+// UTF-8, and neither what a job prints nor a cut between two bytes of one character keeps to that.
 func (l *Log) Tail(key Key, lines, size int) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,10 +164,18 @@ func (l *Log) Tail(key Key, lines, size int) string {
 	}
 	for ; lines > 0; lines-- {
 		if i = bytes.LastIndexByte(b[:i], '\n'); i < 0 {
-			return string(b)
+			return text(b)
 		}
 	}
-	return string(b[i+1:])
+	return text(b[i+1:])
+}
+
+// text is b as UTF-8, without the rest of a character that b begins in the middle of.
+func text(b []byte) string {
+	for n := 0; n < utf8.UTFMax-1 && len(b) > 0 && !utf8.RuneStart(b[0]); n++ {
+		b = b[1:]
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD")
 }
 
 // Follow gives send all streams from the given offsets on, then what comes, until ctx ends or send fails; it gives

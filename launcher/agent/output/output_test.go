@@ -66,7 +66,7 @@ func TestRing(t *testing.T) {
 		if want := int64(max(0, len(all)-limit)); l.Dropped() != want {
 			t.Fatalf("dropped %d in all, want %d", l.Dropped(), want)
 		}
-		if tail := l.Tail(Key{Rank: 1}, 1000, 50); tail != string(all[max(start, len(all)-50, len(all)-limit):]) && after == 0 {
+		if tail := l.Tail(Key{Rank: 1}, 1000, 50); tail != text(all[max(start, len(all)-50, len(all)-limit):]) && after == 0 {
 			t.Fatalf("tail %q", tail)
 		}
 	})
@@ -158,5 +158,28 @@ func TestForget(t *testing.T) {
 	}
 	if l.Tail(Key{Kind: Setup}, 10, 10) != "setup" {
 		t.Error("the output of setup is gone")
+	}
+}
+
+// TestTailIsText: a rank's last lines go into a protobuf string; one byte that is no UTF-8 would break the report of its
+// exit, and with it the node's connection.
+func TestTailIsText(t *testing.T) {
+	for _, test := range []struct {
+		name, written string
+		lines, size   int
+		want          string
+	}{
+		{"bytes that are no text", "a\xff\xfeb\nc\x80", 5, 100, "a\uFFFDb\nc\uFFFD"},
+		{"a cut inside a character", "█████", 5, 8, "██"},
+		{"a cut between characters", "█████", 5, 9, "███"},
+		{"by lines", "é\n\xe2\x96\n\xc3", 1, 100, "\uFFFD"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l := NewLog(0)
+			l.Open(Key{Rank: 1}).Write([]byte(test.written))
+			if got := l.Tail(Key{Rank: 1}, test.lines, test.size); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -699,6 +700,49 @@ func TestOldStream(t *testing.T) {
 		wg.Wait()
 		for _, m := range []*Mux{first, second, acceptor} {
 			m.Close()
+		}
+	})
+}
+
+// TestAcceptorFunc: streams come by calls, and an idle tunnel holds no goroutine but the one that receives.
+func TestAcceptorFunc(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before := runtime.NumGoroutine()
+		accepted := make(chan *Conn, 2)
+		opener, acceptor := NewOpener(), NewAcceptorFunc(func(c *Conn) { accepted <- c })
+		a, b, cut := newLink([2]int{forever, forever}, nil)
+		ended := make(chan error, 2)
+		opener.Start(t.Context(), a, func(err error) { ended <- err })
+		acceptor.Start(t.Context(), b, func(err error) { ended <- err })
+		for label := range uint64(2) {
+			near, err := opener.Open(label)
+			if err != nil {
+				t.Fatal(err)
+			}
+			near.Write([]byte("x"))
+			far := <-accepted
+			if got := far.Label(); got != label {
+				t.Errorf("accepted label %d, want %d", got, label)
+			}
+			if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
+				t.Errorf("read: %v", err)
+			}
+		}
+		synctest.Wait()
+		if got, want := runtime.NumGoroutine()-before, 2; got != want {
+			t.Errorf("%d goroutines for an idle tunnel, want %d", got, want)
+		}
+		cut()
+		for range 2 {
+			if err := <-ended; !errors.Is(err, errCut) {
+				t.Errorf("ended by %v, want %v", err, errCut)
+			}
+		}
+		opener.Close()
+		acceptor.Close()
+		acceptor.Start(t.Context(), b, func(err error) { ended <- err })
+		if err := <-ended; !errors.Is(err, errClosed) {
+			t.Errorf("start after close: %v, want %v", err, errClosed)
 		}
 	})
 }
