@@ -16,7 +16,7 @@ RACE         := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
 # What `make test` leaves to `make check`: packages that link a cloud's SDK.
 CLOUDS       := providers/aws|providers/gcp|providers/azure|cmd/launcher-provider-
 
-.PHONY: help build plugins demo test check integration bench fuzz proto clean FORCE
+.PHONY: help build demo test check integration bench fuzz proto clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16

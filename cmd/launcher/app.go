@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
 
@@ -269,6 +270,9 @@ func parseVars(vars []string) (map[string]string, error) {
 		name, value, ok := strings.Cut(v, "=")
 		if !ok || name == "" {
 			return nil, usagef("--var %s: want NAME=VALUE", v)
+		}
+		if !utf8.ValidString(v) {
+			return nil, usagef("--var %s: its value is not UTF-8 text", name)
 		}
 		if _, twice := values[name]; twice {
 			return nil, usagef("--var %s is given twice", name)

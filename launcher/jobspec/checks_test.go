@@ -97,10 +97,10 @@ func TestCheckFilesOfProvider(t *testing.T) {
 }
 
 func TestCheckSecrets(t *testing.T) {
-	job := parsed(t, "secrets = [\n\"SET\",\n\"UNSET\",\n\"EMPTY\",\n]", Options{})
-	env := map[string]string{"SET": "hunter2", "EMPTY": ""}
+	job := parsed(t, "secrets = [\n\"SET\",\n\"UNSET\",\n\"EMPTY\",\n\"BINARY\",\n]", Options{})
+	env := map[string]string{"SET": "hunter2", "EMPTY": "", "BINARY": "a\xff"}
 	diags := CheckSecrets(job, func(name string) (string, bool) { v, ok := env[name]; return v, ok })
-	if diff := cmp.Diff([]string{`7 Secret "UNSET" is not set`, `8 Secret "EMPTY" is empty`}, lines(diags)); diff != "" {
+	if diff := cmp.Diff([]string{`7 Secret "UNSET" is not set`, `8 Secret "EMPTY" is empty`, `9 Secret "BINARY" is not UTF-8 text`}, lines(diags)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	data, err := json.Marshal(job)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/hashicorp/hcl/v2"
 )
@@ -78,11 +79,15 @@ func CheckSecrets(job *Job, env func(name string) (value string, ok bool)) hcl.D
 	var diags hcl.Diagnostics
 	for _, name := range job.Secrets {
 		value, ok := env(name)
-		if ok && value != "" {
+		text := utf8.ValidString(value) // it travels in a protobuf string, which must be: else no head could adopt the run
+		if ok && value != "" && text {
 			continue
 		}
 		what := "is not set"
-		if ok {
+		switch {
+		case !text:
+			what = "is not UTF-8 text"
+		case ok:
 			what = "is empty"
 		}
 		diags = diags.Append(&hcl.Diagnostic{
