@@ -16,7 +16,7 @@ RACE         := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
 # What `make test` leaves to `make check`: packages that link a cloud's SDK.
 CLOUDS       := providers/aws|providers/gcp|providers/azure|cmd/launcher-provider-
 
-.PHONY: help build demo test check integration bench fuzz proto clean FORCE
+.PHONY: help build demo test check integration integration-torch bench fuzz proto clean FORCE
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,12 +51,20 @@ check: ## vet, staticcheck, govulncheck, formatting, tidy modules, architecture
 	  if grep -q 'fetching vulnerabilities' <<<"$$out"; then echo "govulncheck: not checked: its database cannot be reached"; else echo "$$out"; exit 1; fi; }
 	$(GO) test -count=1 -run TestArchitecture ./cmd/launcher
 
-integration: build ## tests that need installed parts: OpenSSH's sshd, PyTorch
+# Runs the tests named Integration of the packages $(1); what it skipped is shown, and is a failure in CI.
+define integration
 	@mkdir -p .work
-	@$(GO) test -v -tags integration -count=1 -timeout 30m -run Integration $$($(GO) list ./... | grep -Ev '$(CLOUDS)') > .work/integration.log 2>&1 && status=0 || status=$$?; \
-	grep -E '^(ok|FAIL|panic:|[[:space:]]*--- (FAIL|SKIP|PASS: TestIntegration[A-Za-z]* ))' .work/integration.log || true; \
+	@$(GO) test -v -tags integration -count=1 -timeout 35m -run Integration $(1) > .work/integration.log 2>&1 && status=0 || status=$$?; \
+	grep -E '^(ok|FAIL|panic:|[[:space:]]*--- (FAIL|SKIP|PASS: TestIntegration))' .work/integration.log || true; \
 	if [ $$status -ne 0 ]; then tail -60 .work/integration.log; exit $$status; fi; \
 	if [ -n "$$LAUNCHER_TEST_STRICT" ] && grep -qE '^[[:space:]]*--- SKIP' .work/integration.log; then echo "a part is missing, which is a failure here"; exit 1; fi
+endef
+
+integration: build ## tests that need installed parts: OpenSSH's sshd
+	$(call integration,$$($(GO) list -tags integration ./... | grep -Ev '$(CLOUDS)|examples/torch-ddp'))
+
+integration-torch: build ## real PyTorch, the distribution's and the newest: installs 5 GB, takes half an hour
+	$(call integration,./examples/torch-ddp)
 
 bench: build ## the numbers of the design, beside their baselines
 	$(GO) test -run '^$$' -bench . -benchtime 1s $$($(GO) list ./... | grep -Ev '$(CLOUDS)')

@@ -218,7 +218,8 @@ func (l *worldLine) send(ctx context.Context) error {
 		heard := l.heard
 		l.mu.Unlock()
 		return l.call.Send(&control.WorldOrder{Body: &control.WorldOrder_Lease{Lease: &control.Lease{
-			Seq: l.owner.nextLease(), HeardSeq: int64(heard), NodeLeaseMs: lease.Milliseconds()}}})
+			Seq: l.owner.nextLease(), HeardSeq: int64(heard), NodeLeaseMs: lease.Milliseconds(),
+		}}})
 	}
 	if err := renew(); err != nil {
 		return fmt.Errorf("renew lease: %w", err)

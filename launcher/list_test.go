@@ -67,8 +67,13 @@ func TestListAndFind(t *testing.T) {
 		ambiguous    int
 		unknown      bool
 	}{
-		{prefix: "ab-one", want: "ab-one"}, {prefix: "ov", want: "over"}, {prefix: "ab-t", want: "ab-two22"}, {prefix: "ab", ambiguous: 2}, {prefix: "", ambiguous: 2},
-		{prefix: "x", unknown: true}, {prefix: "keys-only", unknown: true},
+		{prefix: "ab-one", want: "ab-one"},
+		{prefix: "ov", want: "over"},
+		{prefix: "ab-t", want: "ab-two22"},
+		{prefix: "ab", ambiguous: 2},
+		{prefix: "", ambiguous: 2},
+		{prefix: "x", unknown: true},
+		{prefix: "keys-only", unknown: true},
 	} {
 		got, err := FindRun(c.prefix, opts)
 		several, isAmbiguous := errors.AsType[*AmbiguousRunError](err)
@@ -117,8 +122,10 @@ func TestJudge(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	opts := GCOptions{NodeLease: 5 * time.Minute, StartTimeout: 20 * time.Minute}
 	machine := func(role string, age time.Duration, expires string) providers.Resource {
-		return providers.Resource{ID: role, Kind: providers.KindMachine, State: providers.Running, CreatedAt: now.Add(-age),
-			Tags: map[string]string{providers.TagRole: role, providers.TagExpires: expires}}
+		return providers.Resource{
+			ID: role, Kind: providers.KindMachine, State: providers.Running, CreatedAt: now.Add(-age),
+			Tags: map[string]string{providers.TagRole: role, providers.TagExpires: expires},
+		}
 	}
 	at := func(d time.Duration) string { return now.Add(d).Format(time.RFC3339) }
 	for _, c := range []struct {
@@ -149,8 +156,10 @@ func TestGCCollectsOnlyTheDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitEvent(t, h, journal.GenerationFormed)
-	s.cloud.Plant(providers.Resource{ID: "orphan", Kind: "disk", State: providers.Running, Region: "sim-1", CreatedAt: time.Now().Add(-time.Hour),
-		Tags: map[string]string{providers.TagRun: "old-1", providers.TagOwner: "sim-owner", providers.TagRole: "worker"}}, 0)
+	s.cloud.Plant(providers.Resource{
+		ID: "orphan", Kind: "disk", State: providers.Running, Region: "sim-1", CreatedAt: time.Now().Add(-time.Hour),
+		Tags: map[string]string{providers.TagRun: "old-1", providers.TagOwner: "sim-owner", providers.TagRole: "worker"},
+	}, 0)
 	opts := GCOptions{Options: s.options(t.TempDir()), NodeLease: time.Nanosecond, StartTimeout: time.Nanosecond} // a planted resource is born now
 	runs, skipped, err := GC(patient(t), opts)
 	if err != nil || len(skipped) > 0 || len(runs) != 2 || runs[0].Run != "old-1" || !runs[0].Dead || runs[1].Dead {

@@ -78,8 +78,11 @@ func newAdmission(o Options) *admission {
 			field *time.Duration
 			value time.Duration
 		}{
-			{&p.AuthFail, 5 * time.Second}, {&p.NoAuth, time.Second}, {&p.Grace, 10 * time.Second},
-			{&p.Min, 15 * time.Second}, {&p.Max, 10 * time.Minute},
+			{&p.AuthFail, 5 * time.Second},
+			{&p.NoAuth, time.Second},
+			{&p.Grace, 10 * time.Second},
+			{&p.Min, 15 * time.Second},
+			{&p.Max, 10 * time.Minute},
 		} {
 			if *d.field == 0 {
 				*d.field = d.value

@@ -150,8 +150,10 @@ func (h Host) Listen(address string) (net.Listener, error) {
 	if h.net.listeners[address] != nil {
 		return nil, fmt.Errorf("listen %s: %w", address, syscall.EADDRINUSE)
 	}
-	l := &memListener{net: h.net, host: h.name, address: address,
-		arrived: make(chan struct{}, 1), done: make(chan struct{})}
+	l := &memListener{
+		net: h.net, host: h.name, address: address,
+		arrived: make(chan struct{}, 1), done: make(chan struct{}),
+	}
 	h.net.listeners[address] = l
 	return l, nil
 }

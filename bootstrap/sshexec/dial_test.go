@@ -83,8 +83,10 @@ func TestDialClasses(t *testing.T) {
 			b.target.Dialer = func(context.Context, string, string) (net.Conn, error) { return nil, io.ErrNoProgress }
 		}, want: sshexec.Other, text: "multiple Read"},
 		{name: "closed at once", setup: says(func(net.Conn) {}), want: sshexec.Dropped, text: "EOF"},
-		{name: "turned away", setup: server(sshd.Options{Startups: &sshd.Startups{Full: 0}}),
-			want: sshexec.Dropped, text: `server said "Not allowed at this time"`},
+		{
+			name: "turned away", setup: server(sshd.Options{Startups: &sshd.Startups{Full: 0}}),
+			want: sshexec.Dropped, text: `server said "Not allowed at this time"`,
+		},
 		{name: "closed in key exchange", setup: says(version), want: sshexec.Dropped},
 		{name: "silence after version", setup: says(func(c net.Conn) {
 			version(c)
@@ -106,8 +108,10 @@ func TestDialClasses(t *testing.T) {
 			c.Write(bytes.Repeat([]byte("hi\n"), 1<<18))
 			io.Copy(io.Discard, c)
 		}), want: sshexec.Other, text: "overflow reading version"},
-		{name: "not SSH", setup: says(func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n") }),
-			want: sshexec.Dropped, text: "HTTP/1.1 400 Bad Request"},
+		{
+			name: "not SSH", setup: says(func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n") }),
+			want: sshexec.Dropped, text: "HTTP/1.1 400 Bad Request",
+		},
 		{name: "garbage after version", setup: says(func(c net.Conn) {
 			io.WriteString(c, "SSH-2.0-x\r\n")
 			c.Write(bytes.Repeat([]byte{0xff}, 64))
@@ -118,26 +122,40 @@ func TestDialClasses(t *testing.T) {
 			c.Write(disconnect(12, "too many users"))
 			io.Copy(io.Discard, c)
 		}), want: sshexec.Dropped, text: "too many users"},
-		{name: "wrong host key", setup: server(sshd.Options{}),
+		{
+			name: "wrong host key", setup: server(sshd.Options{}),
 			tweak: func(b *bench) { b.target.HostKeys = []string{other.Public} },
-			want:  sshexec.HostKeyMismatch, text: "not pinned"},
-		{name: "wrong fingerprint", setup: server(sshd.Options{}),
+			want:  sshexec.HostKeyMismatch, text: "not pinned",
+		},
+		{
+			name: "wrong fingerprint", setup: server(sshd.Options{}),
 			tweak: func(b *bench) { b.target.HostKeys = []string{other.Fingerprint} },
-			want:  sshexec.HostKeyMismatch, text: "not pinned"},
-		{name: "key not authorised", setup: server(sshd.Options{}),
+			want:  sshexec.HostKeyMismatch, text: "not pinned",
+		},
+		{
+			name: "key not authorised", setup: server(sshd.Options{}),
 			tweak: func(b *bench) { b.target.Keys = [][]byte{other.Private} },
-			want:  sshexec.AuthRefused, text: "no key accepted"},
-		{name: "too many keys", setup: server(sshd.Options{MaxAuthTries: 2}),
+			want:  sshexec.AuthRefused, text: "no key accepted",
+		},
+		{
+			name: "too many keys", setup: server(sshd.Options{MaxAuthTries: 2}),
 			tweak: func(b *bench) {
 				b.target.Keys = [][]byte{other.Private, newKey(t).Private, newKey(t).Private, b.user.Private}
 			},
-			want: sshexec.AuthRefused, text: "disconnect, reason 2"},
-		{name: "no keys", setup: server(sshd.Options{}),
-			tweak: func(b *bench) { b.target.Keys = nil }, want: sshexec.BadTarget, text: "no private key"},
-		{name: "no pin", setup: server(sshd.Options{}),
-			tweak: func(b *bench) { b.target.HostKeys = nil }, want: sshexec.BadTarget, text: "no pinned host key"},
-		{name: "bad key", setup: server(sshd.Options{}),
-			tweak: func(b *bench) { b.target.Keys = [][]byte{[]byte("secret nonsense")} }, want: sshexec.BadTarget},
+			want: sshexec.AuthRefused, text: "disconnect, reason 2",
+		},
+		{
+			name: "no keys", setup: server(sshd.Options{}),
+			tweak: func(b *bench) { b.target.Keys = nil }, want: sshexec.BadTarget, text: "no private key",
+		},
+		{
+			name: "no pin", setup: server(sshd.Options{}),
+			tweak: func(b *bench) { b.target.HostKeys = nil }, want: sshexec.BadTarget, text: "no pinned host key",
+		},
+		{
+			name: "bad key", setup: server(sshd.Options{}),
+			tweak: func(b *bench) { b.target.Keys = [][]byte{[]byte("secret nonsense")} }, want: sshexec.BadTarget,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -330,9 +348,12 @@ func TestPacing(t *testing.T) {
 		until time.Duration
 		want  []time.Duration // pauses between attempts, handshakes included
 	}{
-		{name: "refused", until: 4500 * ms,
-			want: []time.Duration{50 * ms, 100 * ms, 200 * ms, 400 * ms, 800 * ms, 1000 * ms, 1000 * ms}},
-		{name: "not authorised yet", until: 50 * time.Second,
+		{
+			name: "refused", until: 4500 * ms,
+			want: []time.Duration{50 * ms, 100 * ms, 200 * ms, 400 * ms, 800 * ms, 1000 * ms, 1000 * ms},
+		},
+		{
+			name: "not authorised yet", until: 50 * time.Second,
 			setup: func(t *testing.T, m *machine) func() {
 				s, stop := newMachine(t, sshd.Options{})
 				m.net, m.host = s.net, s.host
@@ -340,10 +361,13 @@ func TestPacing(t *testing.T) {
 				m.net.SetLatency("node", "laptop", 0)
 				return stop
 			},
-			want: []time.Duration{2000 * ms, 4000 * ms, 8000 * ms, 15000 * ms, 15000 * ms}},
-		{name: "dropped", until: 70 * time.Second,
+			want: []time.Duration{2000 * ms, 4000 * ms, 8000 * ms, 15000 * ms, 15000 * ms},
+		},
+		{
+			name: "dropped", until: 70 * time.Second,
 			setup: func(t *testing.T, m *machine) func() { return speak(t, m.net, func(net.Conn) {}) },
-			want:  []time.Duration{1000 * ms, 2000 * ms, 4000 * ms, 8000 * ms, 16000 * ms, 30000 * ms}},
+			want:  []time.Duration{1000 * ms, 2000 * ms, 4000 * ms, 8000 * ms, 16000 * ms, 30000 * ms},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -197,6 +197,9 @@ func TestArchitectureLayout(t *testing.T) {
 func TestArchitecturePackageDocs(t *testing.T) {
 	for _, p := range listPackages(t) {
 		docs := 0
+		if len(p.GoFiles) == 0 {
+			continue // tests alone
+		}
 		for _, name := range p.GoFiles {
 			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
 			if err != nil {

@@ -47,12 +47,11 @@ func (u *ui) result(r *launcher.Result, asJSON bool) {
 			u.notef("  the job itself ended with %d", *r.JobExit)
 		}
 	case launcher.ExitHandedOver:
-		u.notef("launcher: interrupted; the run's supervisor deletes its machines")
+		u.notef("launcher: interrupted; the run's supervisor deletes the workers, then its head waits for its results to be fetched, for hold_results at most")
+		u.notef("hint: launcher wait %s", r.Run)
 	}
 	if r.Recover != "" {
 		u.notef("hint: %s", r.Recover)
-	} else if r.Exit == launcher.ExitHandedOver {
-		u.notef("hint: launcher wait %s", r.Run)
 	}
 }
 

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"time"
-
 	"syscall"
+	"time"
 
 	"github.com/ephemeral-launcher/launcher/launcher/agent/output"
 	"github.com/ephemeral-launcher/launcher/launcher/agent/process"

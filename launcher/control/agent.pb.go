@@ -18,11 +18,12 @@
 package control
 
 import (
-	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
-	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
+
+	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
+	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 )
 
 const (
@@ -4338,67 +4339,70 @@ func file_launcher_control_agent_proto_rawDescGZIP() []byte {
 	return file_launcher_control_agent_proto_rawDescData
 }
 
-var file_launcher_control_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_launcher_control_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
-var file_launcher_control_agent_proto_goTypes = []any{
-	(RunKind)(0),         // 0: launcher.control.v1.RunKind
-	(EndMode)(0),         // 1: launcher.control.v1.EndMode
-	(GenerationState)(0), // 2: launcher.control.v1.GenerationState
-	(Phase)(0),           // 3: launcher.control.v1.Phase
-	(LogKind)(0),         // 4: launcher.control.v1.LogKind
-	(FileKind)(0),        // 5: launcher.control.v1.FileKind
-	(*Order)(nil),        // 6: launcher.control.v1.Order
-	(*HelloOrder)(nil),   // 7: launcher.control.v1.HelloOrder
-	(*Renew)(nil),        // 8: launcher.control.v1.Renew
-	(*Member)(nil),       // 9: launcher.control.v1.Member
-	(*NodeNotice)(nil),   // 10: launcher.control.v1.NodeNotice
-	(*World)(nil),        // 11: launcher.control.v1.World
-	(*Start)(nil),        // 12: launcher.control.v1.Start
-	(*End)(nil),          // 13: launcher.control.v1.End
-	(*Setup)(nil),        // 14: launcher.control.v1.Setup
-	(*PowerOff)(nil),     // 15: launcher.control.v1.PowerOff
-	(*Rekey)(nil),        // 16: launcher.control.v1.Rekey
-	(*Notify)(nil),       // 17: launcher.control.v1.Notify
-	(*Report)(nil),       // 18: launcher.control.v1.Report
-	(*HelloReport)(nil),  // 19: launcher.control.v1.HelloReport
-	(*GPU)(nil),          // 20: launcher.control.v1.GPU
-	(*Ack)(nil),          // 21: launcher.control.v1.Ack
-	(*Started)(nil),      // 22: launcher.control.v1.Started
-	(*StartFailed)(nil),  // 23: launcher.control.v1.StartFailed
-	(*Exited)(nil),       // 24: launcher.control.v1.Exited
-	(*Ended)(nil),        // 25: launcher.control.v1.Ended
-	(*Notice)(nil),       // 26: launcher.control.v1.Notice
-	(*Progress)(nil),     // 27: launcher.control.v1.Progress
-	(*Scale)(nil),        // 28: launcher.control.v1.Scale
-	(*Checkpoint)(nil),   // 29: launcher.control.v1.Checkpoint
-	(*SetupDone)(nil),    // 30: launcher.control.v1.SetupDone
-	(*Rekeyed)(nil),      // 31: launcher.control.v1.Rekeyed
-	(*Health)(nil),       // 32: launcher.control.v1.Health
-	(*LeaseOver)(nil),    // 33: launcher.control.v1.LeaseOver
-	(*Frame)(nil),        // 34: launcher.control.v1.Frame
-	(*Attach)(nil),       // 35: launcher.control.v1.Attach
-	(*Resume)(nil),       // 36: launcher.control.v1.Resume
-	(*Segment)(nil),      // 37: launcher.control.v1.Segment
-	(*LogStream)(nil),    // 38: launcher.control.v1.LogStream
-	(*LogPosition)(nil),  // 39: launcher.control.v1.LogPosition
-	(*LogsRequest)(nil),  // 40: launcher.control.v1.LogsRequest
-	(*LogChunk)(nil),     // 41: launcher.control.v1.LogChunk
-	(*ExecInput)(nil),    // 42: launcher.control.v1.ExecInput
-	(*ExecStart)(nil),    // 43: launcher.control.v1.ExecStart
-	(*WindowSize)(nil),   // 44: launcher.control.v1.WindowSize
-	(*ExecOutput)(nil),   // 45: launcher.control.v1.ExecOutput
-	(*ExecExit)(nil),     // 46: launcher.control.v1.ExecExit
-	(*FileChunk)(nil),    // 47: launcher.control.v1.FileChunk
-	(*FileHeader)(nil),   // 48: launcher.control.v1.FileHeader
-	(*PutReply)(nil),     // 49: launcher.control.v1.PutReply
-	(*FetchRequest)(nil), // 50: launcher.control.v1.FetchRequest
-	nil,                  // 51: launcher.control.v1.Start.EnvEntry
-	nil,                  // 52: launcher.control.v1.Start.SecretsEntry
-	nil,                  // 53: launcher.control.v1.Setup.EnvEntry
-	nil,                  // 54: launcher.control.v1.Setup.SecretsEntry
-	nil,                  // 55: launcher.control.v1.Progress.NumbersEntry
-	nil,                  // 56: launcher.control.v1.ExecStart.EnvEntry
-}
+var (
+	file_launcher_control_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+	file_launcher_control_agent_proto_msgTypes  = make([]protoimpl.MessageInfo, 51)
+	file_launcher_control_agent_proto_goTypes   = []any{
+		RunKind(0),           // 0: launcher.control.v1.RunKind
+		EndMode(0),           // 1: launcher.control.v1.EndMode
+		GenerationState(0),   // 2: launcher.control.v1.GenerationState
+		Phase(0),             // 3: launcher.control.v1.Phase
+		LogKind(0),           // 4: launcher.control.v1.LogKind
+		FileKind(0),          // 5: launcher.control.v1.FileKind
+		(*Order)(nil),        // 6: launcher.control.v1.Order
+		(*HelloOrder)(nil),   // 7: launcher.control.v1.HelloOrder
+		(*Renew)(nil),        // 8: launcher.control.v1.Renew
+		(*Member)(nil),       // 9: launcher.control.v1.Member
+		(*NodeNotice)(nil),   // 10: launcher.control.v1.NodeNotice
+		(*World)(nil),        // 11: launcher.control.v1.World
+		(*Start)(nil),        // 12: launcher.control.v1.Start
+		(*End)(nil),          // 13: launcher.control.v1.End
+		(*Setup)(nil),        // 14: launcher.control.v1.Setup
+		(*PowerOff)(nil),     // 15: launcher.control.v1.PowerOff
+		(*Rekey)(nil),        // 16: launcher.control.v1.Rekey
+		(*Notify)(nil),       // 17: launcher.control.v1.Notify
+		(*Report)(nil),       // 18: launcher.control.v1.Report
+		(*HelloReport)(nil),  // 19: launcher.control.v1.HelloReport
+		(*GPU)(nil),          // 20: launcher.control.v1.GPU
+		(*Ack)(nil),          // 21: launcher.control.v1.Ack
+		(*Started)(nil),      // 22: launcher.control.v1.Started
+		(*StartFailed)(nil),  // 23: launcher.control.v1.StartFailed
+		(*Exited)(nil),       // 24: launcher.control.v1.Exited
+		(*Ended)(nil),        // 25: launcher.control.v1.Ended
+		(*Notice)(nil),       // 26: launcher.control.v1.Notice
+		(*Progress)(nil),     // 27: launcher.control.v1.Progress
+		(*Scale)(nil),        // 28: launcher.control.v1.Scale
+		(*Checkpoint)(nil),   // 29: launcher.control.v1.Checkpoint
+		(*SetupDone)(nil),    // 30: launcher.control.v1.SetupDone
+		(*Rekeyed)(nil),      // 31: launcher.control.v1.Rekeyed
+		(*Health)(nil),       // 32: launcher.control.v1.Health
+		(*LeaseOver)(nil),    // 33: launcher.control.v1.LeaseOver
+		(*Frame)(nil),        // 34: launcher.control.v1.Frame
+		(*Attach)(nil),       // 35: launcher.control.v1.Attach
+		(*Resume)(nil),       // 36: launcher.control.v1.Resume
+		(*Segment)(nil),      // 37: launcher.control.v1.Segment
+		(*LogStream)(nil),    // 38: launcher.control.v1.LogStream
+		(*LogPosition)(nil),  // 39: launcher.control.v1.LogPosition
+		(*LogsRequest)(nil),  // 40: launcher.control.v1.LogsRequest
+		(*LogChunk)(nil),     // 41: launcher.control.v1.LogChunk
+		(*ExecInput)(nil),    // 42: launcher.control.v1.ExecInput
+		(*ExecStart)(nil),    // 43: launcher.control.v1.ExecStart
+		(*WindowSize)(nil),   // 44: launcher.control.v1.WindowSize
+		(*ExecOutput)(nil),   // 45: launcher.control.v1.ExecOutput
+		(*ExecExit)(nil),     // 46: launcher.control.v1.ExecExit
+		(*FileChunk)(nil),    // 47: launcher.control.v1.FileChunk
+		(*FileHeader)(nil),   // 48: launcher.control.v1.FileHeader
+		(*PutReply)(nil),     // 49: launcher.control.v1.PutReply
+		(*FetchRequest)(nil), // 50: launcher.control.v1.FetchRequest
+		nil,                  // 51: launcher.control.v1.Start.EnvEntry
+		nil,                  // 52: launcher.control.v1.Start.SecretsEntry
+		nil,                  // 53: launcher.control.v1.Setup.EnvEntry
+		nil,                  // 54: launcher.control.v1.Setup.SecretsEntry
+		nil,                  // 55: launcher.control.v1.Progress.NumbersEntry
+		nil,                  // 56: launcher.control.v1.ExecStart.EnvEntry
+	}
+)
+
 var file_launcher_control_agent_proto_depIdxs = []int32{
 	7,  // 0: launcher.control.v1.Order.hello:type_name -> launcher.control.v1.HelloOrder
 	8,  // 1: launcher.control.v1.Order.renew:type_name -> launcher.control.v1.Renew

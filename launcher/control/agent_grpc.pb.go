@@ -19,6 +19,7 @@ package control
 
 import (
 	context "context"
+
 	grpc "google.golang.org/grpc"
 	codes "google.golang.org/grpc/codes"
 	status "google.golang.org/grpc/status"
@@ -195,18 +196,23 @@ type UnimplementedAgentServer struct{}
 func (UnimplementedAgentServer) Session(grpc.BidiStreamingServer[Order, Report]) error {
 	return status.Error(codes.Unimplemented, "method Session not implemented")
 }
+
 func (UnimplementedAgentServer) Tunnel(grpc.BidiStreamingServer[Frame, Frame]) error {
 	return status.Error(codes.Unimplemented, "method Tunnel not implemented")
 }
+
 func (UnimplementedAgentServer) Logs(*LogsRequest, grpc.ServerStreamingServer[LogChunk]) error {
 	return status.Error(codes.Unimplemented, "method Logs not implemented")
 }
+
 func (UnimplementedAgentServer) Exec(grpc.BidiStreamingServer[ExecInput, ExecOutput]) error {
 	return status.Error(codes.Unimplemented, "method Exec not implemented")
 }
+
 func (UnimplementedAgentServer) Put(grpc.ClientStreamingServer[FileChunk, PutReply]) error {
 	return status.Error(codes.Unimplemented, "method Put not implemented")
 }
+
 func (UnimplementedAgentServer) Fetch(*FetchRequest, grpc.ServerStreamingServer[FileChunk]) error {
 	return status.Error(codes.Unimplemented, "method Fetch not implemented")
 }

@@ -17,11 +17,12 @@
 package control
 
 import (
-	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
-	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
+
+	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
+	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 )
 
 const (
@@ -1793,42 +1794,45 @@ func file_launcher_control_head_proto_rawDescGZIP() []byte {
 	return file_launcher_control_head_proto_rawDescData
 }
 
-var file_launcher_control_head_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_launcher_control_head_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
-var file_launcher_control_head_proto_goTypes = []any{
-	(UploadKind)(0),         // 0: launcher.control.v1.UploadKind
-	(*StatusRequest)(nil),   // 1: launcher.control.v1.StatusRequest
-	(*StatusReply)(nil),     // 2: launcher.control.v1.StatusReply
-	(*UploadChunk)(nil),     // 3: launcher.control.v1.UploadChunk
-	(*UploadReply)(nil),     // 4: launcher.control.v1.UploadReply
-	(*RunSetup)(nil),        // 5: launcher.control.v1.RunSetup
-	(*ServeRequest)(nil),    // 6: launcher.control.v1.ServeRequest
-	(*ServeReply)(nil),      // 7: launcher.control.v1.ServeReply
-	(*WorldOrder)(nil),      // 8: launcher.control.v1.WorldOrder
-	(*Gone)(nil),            // 9: launcher.control.v1.Gone
-	(*Lease)(nil),           // 10: launcher.control.v1.Lease
-	(*Recorded)(nil),        // 11: launcher.control.v1.Recorded
-	(*WorldReport)(nil),     // 12: launcher.control.v1.WorldReport
-	(*AdoptRequest)(nil),    // 13: launcher.control.v1.AdoptRequest
-	(*AdoptReply)(nil),      // 14: launcher.control.v1.AdoptReply
-	(*FollowRequest)(nil),   // 15: launcher.control.v1.FollowRequest
-	(*Events)(nil),          // 16: launcher.control.v1.Events
-	(*HeadLogsRequest)(nil), // 17: launcher.control.v1.HeadLogsRequest
-	(*HeadLogs)(nil),        // 18: launcher.control.v1.HeadLogs
-	(*OrderRequest)(nil),    // 19: launcher.control.v1.OrderRequest
-	(*Preempt)(nil),         // 20: launcher.control.v1.Preempt
-	(*OrderReply)(nil),      // 21: launcher.control.v1.OrderReply
-	(*NodeExecInput)(nil),   // 22: launcher.control.v1.NodeExecInput
-	(*OutputsRequest)(nil),  // 23: launcher.control.v1.OutputsRequest
-	(*OutputsChunk)(nil),    // 24: launcher.control.v1.OutputsChunk
-	nil,                     // 25: launcher.control.v1.RunSetup.SecretsEntry
-	nil,                     // 26: launcher.control.v1.AdoptRequest.BirthKeysPemEntry
-	nil,                     // 27: launcher.control.v1.AdoptRequest.TagsEntry
-	nil,                     // 28: launcher.control.v1.AdoptRequest.ProviderEnvEntry
-	nil,                     // 29: launcher.control.v1.OutputsRequest.HaveEntry
-	(*ExecInput)(nil),       // 30: launcher.control.v1.ExecInput
-	(*ExecOutput)(nil),      // 31: launcher.control.v1.ExecOutput
-}
+var (
+	file_launcher_control_head_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+	file_launcher_control_head_proto_msgTypes  = make([]protoimpl.MessageInfo, 29)
+	file_launcher_control_head_proto_goTypes   = []any{
+		UploadKind(0),           // 0: launcher.control.v1.UploadKind
+		(*StatusRequest)(nil),   // 1: launcher.control.v1.StatusRequest
+		(*StatusReply)(nil),     // 2: launcher.control.v1.StatusReply
+		(*UploadChunk)(nil),     // 3: launcher.control.v1.UploadChunk
+		(*UploadReply)(nil),     // 4: launcher.control.v1.UploadReply
+		(*RunSetup)(nil),        // 5: launcher.control.v1.RunSetup
+		(*ServeRequest)(nil),    // 6: launcher.control.v1.ServeRequest
+		(*ServeReply)(nil),      // 7: launcher.control.v1.ServeReply
+		(*WorldOrder)(nil),      // 8: launcher.control.v1.WorldOrder
+		(*Gone)(nil),            // 9: launcher.control.v1.Gone
+		(*Lease)(nil),           // 10: launcher.control.v1.Lease
+		(*Recorded)(nil),        // 11: launcher.control.v1.Recorded
+		(*WorldReport)(nil),     // 12: launcher.control.v1.WorldReport
+		(*AdoptRequest)(nil),    // 13: launcher.control.v1.AdoptRequest
+		(*AdoptReply)(nil),      // 14: launcher.control.v1.AdoptReply
+		(*FollowRequest)(nil),   // 15: launcher.control.v1.FollowRequest
+		(*Events)(nil),          // 16: launcher.control.v1.Events
+		(*HeadLogsRequest)(nil), // 17: launcher.control.v1.HeadLogsRequest
+		(*HeadLogs)(nil),        // 18: launcher.control.v1.HeadLogs
+		(*OrderRequest)(nil),    // 19: launcher.control.v1.OrderRequest
+		(*Preempt)(nil),         // 20: launcher.control.v1.Preempt
+		(*OrderReply)(nil),      // 21: launcher.control.v1.OrderReply
+		(*NodeExecInput)(nil),   // 22: launcher.control.v1.NodeExecInput
+		(*OutputsRequest)(nil),  // 23: launcher.control.v1.OutputsRequest
+		(*OutputsChunk)(nil),    // 24: launcher.control.v1.OutputsChunk
+		nil,                     // 25: launcher.control.v1.RunSetup.SecretsEntry
+		nil,                     // 26: launcher.control.v1.AdoptRequest.BirthKeysPemEntry
+		nil,                     // 27: launcher.control.v1.AdoptRequest.TagsEntry
+		nil,                     // 28: launcher.control.v1.AdoptRequest.ProviderEnvEntry
+		nil,                     // 29: launcher.control.v1.OutputsRequest.HaveEntry
+		(*ExecInput)(nil),       // 30: launcher.control.v1.ExecInput
+		(*ExecOutput)(nil),      // 31: launcher.control.v1.ExecOutput
+	}
+)
+
 var file_launcher_control_head_proto_depIdxs = []int32{
 	0,  // 0: launcher.control.v1.UploadChunk.kind:type_name -> launcher.control.v1.UploadKind
 	25, // 1: launcher.control.v1.RunSetup.secrets:type_name -> launcher.control.v1.RunSetup.SecretsEntry

@@ -18,6 +18,7 @@ package control
 
 import (
 	context "context"
+
 	grpc "google.golang.org/grpc"
 	codes "google.golang.org/grpc/codes"
 	status "google.golang.org/grpc/status"
@@ -254,30 +255,39 @@ type UnimplementedHeadServer struct{}
 func (UnimplementedHeadServer) Status(context.Context, *StatusRequest) (*StatusReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
 }
+
 func (UnimplementedHeadServer) Upload(grpc.ClientStreamingServer[UploadChunk, UploadReply]) error {
 	return status.Error(codes.Unimplemented, "method Upload not implemented")
 }
+
 func (UnimplementedHeadServer) Serve(context.Context, *ServeRequest) (*ServeReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Serve not implemented")
 }
+
 func (UnimplementedHeadServer) World(grpc.BidiStreamingServer[WorldOrder, WorldReport]) error {
 	return status.Error(codes.Unimplemented, "method World not implemented")
 }
+
 func (UnimplementedHeadServer) Adopt(context.Context, *AdoptRequest) (*AdoptReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Adopt not implemented")
 }
+
 func (UnimplementedHeadServer) Follow(*FollowRequest, grpc.ServerStreamingServer[Events]) error {
 	return status.Error(codes.Unimplemented, "method Follow not implemented")
 }
+
 func (UnimplementedHeadServer) Logs(*HeadLogsRequest, grpc.ServerStreamingServer[HeadLogs]) error {
 	return status.Error(codes.Unimplemented, "method Logs not implemented")
 }
+
 func (UnimplementedHeadServer) Order(context.Context, *OrderRequest) (*OrderReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Order not implemented")
 }
+
 func (UnimplementedHeadServer) NodeExec(grpc.BidiStreamingServer[NodeExecInput, ExecOutput]) error {
 	return status.Error(codes.Unimplemented, "method NodeExec not implemented")
 }
+
 func (UnimplementedHeadServer) Outputs(*OutputsRequest, grpc.ServerStreamingServer[OutputsChunk]) error {
 	return status.Error(codes.Unimplemented, "method Outputs not implemented")
 }

@@ -60,7 +60,6 @@ func DialConn(conn net.Conn) (*grpc.ClientConn, error) {
 		grpc.WithInitialConnWindowSize(connectionWindow),
 		grpc.WithReadBufferSize(0), // a Channel of sshexec buffers what it receives
 		grpc.WithWriteBufferSize(clientBuffer),
-		grpc.WithSharedWriteBuffer(true),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage), grpc.ForceCodecV2(newCodec())),
 		grpc.WithIdleTimeout(0), // an idle client would give its only connection away
 		grpc.WithDisableRetry(),
@@ -112,7 +111,6 @@ func Serve(ctx context.Context, lis net.Listener, register func(*grpc.Server)) e
 		grpc.InitialConnWindowSize(connectionWindow),
 		grpc.ReadBufferSize(ioBuffer),
 		grpc.WriteBufferSize(ioBuffer),
-		grpc.SharedWriteBuffer(true),
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxSendMsgSize(MaxMessage),
 		grpc.ForceServerCodecV2(newCodec()),

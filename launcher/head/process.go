@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 	"time"
@@ -233,6 +234,9 @@ func (p Process) keep(ctx context.Context, folder, leaseText string) error {
 func (p Process) serve(ctx context.Context, folder string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(25) // a head of a thousand workers allocates little and holds much: 190 MiB instead of 280
+	}
 	renewals := os.NewFile(3, "renewals")
 	ready := os.NewFile(4, "ready") // only the first daemon has one
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))

@@ -221,15 +221,6 @@ func (s *simulation) expectGenerations(want ...string) {
 // between is the time from a moment to an event, on the cloud's clock.
 func since(from time.Time, e journal.Event) time.Duration { return e.Time.Sub(from) }
 
-// ranksOn are the nodes whose rank processes live.
-func (s *simulation) ranksOn() (nodes []string) {
-	for _, p := range s.alive() {
-		nodes = append(nodes, p.node)
-	}
-	slices.Sort(nodes)
-	return nodes
-}
-
 func decode[T any](s *simulation, e journal.Event) (data T) {
 	s.t.Helper()
 	if err := json.Unmarshal(e.Data, &data); err != nil {

@@ -27,7 +27,6 @@ type simClient struct {
 	journal        *journal.Journal
 	keys           *supervisor.KeyFolder
 	client, worker sshkey.Pair
-	supervisor     *supervisor.Supervisor
 	ctx            context.Context
 	leave          context.CancelFunc
 	running        sync.WaitGroup

@@ -113,7 +113,6 @@ type simOptions struct {
 	cloud func(*sim.Options)
 	// program is what each rank process does [trainUntilDone].
 	program program
-	quiet   bool
 }
 
 // simulate runs story in a bubble of virtual time, and checks at its end what always has to hold.

@@ -188,7 +188,9 @@ func (f *fixture) rent(slot, attempt int) supervisor.RosterNode {
 	return n
 }
 
-func (f *fixture) roster(want int) { f.world.SetRoster(supervisor.Roster{Nodes: slices.Clone(f.nodes), Want: want}) }
+func (f *fixture) roster(want int) {
+	f.world.SetRoster(supervisor.Roster{Nodes: slices.Clone(f.nodes), Want: want})
+}
 
 // await waits until ok, which is asked again at each event and each line of output.
 func (f *fixture) await(what string, ok func(*journal.State) bool) *journal.State {
@@ -219,13 +221,10 @@ func (f *fixture) await(what string, ok func(*journal.State) bool) *journal.Stat
 // machine is the provider's id of a node's machine.
 func (f *fixture) machine(node string) string { return f.journal.State().Nodes[node].Machine.ID }
 
-// leave takes a node off the roster, as the supervisor does with a lost one.
-func (f *fixture) leave(node string) {
-	f.nodes = slices.DeleteFunc(f.nodes, func(n supervisor.RosterNode) bool { return n.Name == node })
-}
-
 func formed(generation int) func(*journal.State) bool {
-	return func(s *journal.State) bool { return s.Generation.Number >= generation && s.Generation.Phase == journal.GenFormed }
+	return func(s *journal.State) bool {
+		return s.Generation.Number >= generation && s.Generation.Phase == journal.GenFormed
+	}
 }
 
 func members(s *journal.State) []string {

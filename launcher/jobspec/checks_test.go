@@ -405,9 +405,26 @@ func TestFileFunction(t *testing.T) {
 func TestHostileText(t *testing.T) {
 	const nested = "The job file is nested too deeply"
 	for _, tt := range []struct{ unit, want string }{
-		{"(", nested}, {"[", nested}, {"{", nested}, {"-", nested}, {"!", nested}, {"\"${", nested}, {"a{", nested}, {"1?", nested},
-		{"1+", nested}, {"1 == ", nested}, {"[0]", nested}, {"upper(", nested}, {"<<A\n${", nested}, {"[*]", nested}, {".*", nested},
-		{"\"%{if true}", nested}, {"a.", nested}, {"a\n", ""}, {"a=1\n", ""}, {"for ", ""},
+		{"(", nested},
+		{"[", nested},
+		{"{", nested},
+		{"-", nested},
+		{"!", nested},
+		{"\"${", nested},
+		{"a{", nested},
+		{"1?", nested},
+		{"1+", nested},
+		{"1 == ", nested},
+		{"[0]", nested},
+		{"upper(", nested},
+		{"<<A\n${", nested},
+		{"[*]", nested},
+		{".*", nested},
+		{"\"%{if true}", nested},
+		{"a.", nested},
+		{"a\n", ""},
+		{"a=1\n", ""},
+		{"for ", ""},
 	} {
 		text := "job \"x\" {\n env = 1" + strings.Repeat(tt.unit, 30_000/len(tt.unit))
 		if strings.HasSuffix(tt.unit, "\n") {

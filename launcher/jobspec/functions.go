@@ -59,8 +59,10 @@ func envFunc(opts Options) function.Function {
 			name := args[0].AsString()
 			value, ok := opts.env(name)
 			if !ok {
-				return cty.NilVal, &refusal{fmt.Sprintf("Environment variable %q is not set", short(name)),
-					fmt.Sprintf("Set %s before the command, or give it a value to fall back to: try(env(%q), \"…\").", name, name)}
+				return cty.NilVal, &refusal{
+					fmt.Sprintf("Environment variable %q is not set", short(name)),
+					fmt.Sprintf("Set %s before the command, or give it a value to fall back to: try(env(%q), \"…\").", name, name),
+				}
 			}
 			if !utf8.ValidString(value) { // it travels in protobuf strings, which must be
 				return cty.NilVal, &refusal{fmt.Sprintf("Environment variable %q is not UTF-8 text", short(name)), "Encode it, in base64 for instance, and decode it in the job."}

@@ -55,18 +55,21 @@ func duration(name, def string, min time.Duration, doc string) attribute {
 
 func fileSpec() blockSpec {
 	return blockSpec{blocks: []blockSpec{
-		{name: "variable", label: "its name", many: true, doc: "a value the caller may set with --var NAME=VALUE and the job reads as var.NAME",
+		{
+			name: "variable", label: "its name", many: true, doc: "a value the caller may set with --var NAME=VALUE and the job reads as var.NAME",
 			attrs: []attribute{
 				{name: "default", kind: kindAny, unset: "the caller must set it", doc: "the value without --var"},
 				{name: "type", kind: kindType, unset: "the default's type, else string", doc: "string, number, bool, list(string), …"},
 				{name: "description", kind: kindString, unset: "none", doc: "for people"},
-			}},
+			},
+		},
 		jobBlock(),
 	}}
 }
 
 func jobBlock() blockSpec {
-	return blockSpec{name: "job", label: "its name", must: true, doc: "what to run",
+	return blockSpec{
+		name: "job", label: "its name", must: true, doc: "what to run",
 		attrs: []attribute{
 			{name: "tags", kind: kindMap, unset: "none", doc: "put on every cloud resource beside the launcher's own"},
 			{name: "setup", kind: kindString, unset: "none", doc: "a script for bash -euo pipefail in the workdir on each worker; failure is final after one try on another node"},
@@ -77,11 +80,13 @@ func jobBlock() blockSpec {
 			providerBlock(), placementBlock(), networkBlock(), headBlock(), workersBlock(), workdirBlock(), mountBlock(),
 			runBlock(), elasticBlock(), preemptionBlock(), checkpointBlock(), preflightBlock(), containerBlock(),
 			outputsBlock(), limitsBlock(),
-		}}
+		},
+	}
 }
 
 func providerBlock() blockSpec {
-	return blockSpec{name: "provider", label: "the provider's name", many: true, must: true,
+	return blockSpec{
+		name: "provider", label: "the provider's name", many: true, must: true,
 		doc: "a provider that may rent the machines; several: candidates from all, one run lives in one region of one of them",
 		attrs: []attribute{
 			{name: "regions", kind: kindList, unset: "the provider's own choice", doc: "regions to look for offers in"},
@@ -101,7 +106,8 @@ func providerBlock() blockSpec {
 				{name: "identity", kind: kindString, unset: "the job's", doc: "existing identity for buckets and registries"},
 			}},
 			mountBlock(),
-		}}
+		},
+	}
 }
 
 func placementBlock() blockSpec {
@@ -164,14 +170,16 @@ func mountBlock() blockSpec {
 }
 
 func runBlock() blockSpec {
-	return blockSpec{name: "run", label: "its type", labels: []string{RunRanks, RunTorchrun, RunHorovod, RunRay, RunMPI}, must: true,
+	return blockSpec{
+		name: "run", label: "its type", labels: []string{RunRanks, RunTorchrun, RunHorovod, RunRay, RunMPI}, must: true,
 		doc: `what the workers execute: "ranks" starts procs_per_node processes with torchrun's variables set, "torchrun" your own torchrun line`,
 		attrs: []attribute{
 			{name: "command", kind: kindString, required: true, doc: "a line for bash"},
 			{name: "procs_per_node", kind: kindProcs, unset: `"gpu" where workers have GPUs, else 1`, min: 1, doc: "processes per node"},
 			words("elasticity", `"launcher"`, `torchrun only: "torchrun" hands min:max to TorchElastic`, ElasticityLauncher, ElasticityTorchrun),
 			{name: "hang_timeout", kind: kindDuration, unset: "off", min: 1, doc: "no output, progress, CPU or GPU use on any rank for so long: the run hangs"},
-		}}
+		},
+	}
 }
 
 func elasticBlock() blockSpec {

@@ -185,8 +185,10 @@ func (c *Core) applyExited(in Exited) {
 		w.failed = true
 		if !w.excused {
 			c.blames = append(c.blames, blame{
-				charge: Charged{Generation: w.number, Node: n.name, Rank: from,
-					Code: in.Code, Signal: in.Signal, Max: c.cfg.MaxRestarts},
+				charge: Charged{
+					Generation: w.number, Node: n.name, Rank: from,
+					Code: in.Code, Signal: in.Signal, Max: c.cfg.MaxRestarts,
+				},
 				members: w.members, at: c.now,
 			})
 		}

@@ -45,7 +45,10 @@ func TestAway(t *testing.T) {
 		c := start()
 		for _, in := range []Input{
 			Exited{Node: "a", Generation: 1, Code: 7},
-			Ended{Node: "a", Generation: 1}, Ended{Node: "b", Generation: 1}, Ended{Node: "c", Generation: 1}, Ended{Node: "d", Generation: 1},
+			Ended{Node: "a", Generation: 1},
+			Ended{Node: "b", Generation: 1},
+			Ended{Node: "c", Generation: 1},
+			Ended{Node: "d", Generation: 1},
 		} {
 			c.Step(time.Second, in)
 		}

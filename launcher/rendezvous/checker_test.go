@@ -28,9 +28,11 @@ type checker struct {
 }
 
 func newChecker(cfg Config, core *Core, past Past) *checker {
-	k := &checker{cfg: cfg, core: core, joined: map[string]bool{}, lost: map[string]bool{}, slot: map[string]int{},
+	k := &checker{
+		cfg: cfg, core: core, joined: map[string]bool{}, lost: map[string]bool{}, slot: map[string]int{},
 		heard: map[string]time.Duration{}, owes: map[string]int{}, noticed: map[string]bool{}, leaving: map[string]bool{},
-		done: map[[2]int]bool{}, charged: past.Restarts, first: past.FirstCharge, closed: true}
+		done: map[[2]int]bool{}, charged: past.Restarts, first: past.FirstCharge, closed: true,
+	}
 	if past.Generation > 0 {
 		k.form = &Form{Generation: past.Generation, Members: past.Members}
 		k.closed = past.Closed || len(past.Members) == 0

@@ -114,8 +114,10 @@ func (c *chaos) rejoin(name string) {
 }
 
 func (c *chaos) act() {
-	verb := rapid.SampledFrom([]string{"join", "join", "join", "mute", "unmute", "gone", "notice", "cancel", "exit", "done", "done",
-		"leased", "wedge", "checkpoint", "scale", "roster", "restart", "away", "stop"}).Draw(c.t, "verb")
+	verb := rapid.SampledFrom([]string{
+		"join", "join", "join", "mute", "unmute", "gone", "notice", "cancel", "exit", "done", "done",
+		"leased", "wedge", "checkpoint", "scale", "roster", "restart", "away", "stop",
+	}).Draw(c.t, "verb")
 	if verb == "join" {
 		c.join(rapid.IntRange(0, 5).Draw(c.t, "slot"))
 		return

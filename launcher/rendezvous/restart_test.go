@@ -71,7 +71,8 @@ func TestHeadRestart(t *testing.T) {
 			101 closed 7 success
 			101 finish success
 		`},
-		{name: "restarts and the first charge are kept", cfg: with(elastic(), func(c *Config) { c.MaxRestarts = 1 }),
+		{
+			name: "restarts and the first charge are kept", cfg: with(elastic(), func(c *Config) { c.MaxRestarts = 1 }),
 			past: Past{Generation: 7, Members: members, Restarts: 1, FirstCharge: &Charged{Node: "c", Rank: 2, Code: 7}}, script: `
 			100 tick
 			101 join a:7 b:7 c:7
@@ -86,7 +87,8 @@ func TestHeadRestart(t *testing.T) {
 			150.5 closed 8 failure
 			162 charged 8 b rank 1 code 9, 2 of 1
 			162 finish job_failed c rank 2 code 7
-		`},
+		`,
+		},
 		{name: "an empty slot is still no growth", cfg: elastic(), past: Past{Generation: 7, Members: members, Slots: []int{3}}, script: `
 			100 tick
 			101 join a:7 b:7 c:7

@@ -156,8 +156,10 @@ func (c *Core) form(picked []*node) {
 	c.world = newWorld(c.generation, members, c.now)
 	c.keepSlots()
 	c.phase = running
-	c.emit(Form{Generation: c.generation, Cause: c.cause, Members: slices.Clone(c.world.members),
-		WorldSize: len(c.world.ranks), Restarts: c.charged})
+	c.emit(Form{
+		Generation: c.generation, Cause: c.cause, Members: slices.Clone(c.world.members),
+		WorldSize: len(c.world.ranks), Restarts: c.charged,
+	})
 }
 
 // keepSlots adds the slots of the world to those that count as filled before. When it is full, they are all.

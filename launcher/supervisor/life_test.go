@@ -179,6 +179,7 @@ func (w *fakeWorld) Gone(node, evidence string) {
 		w.record(journal.NewEvent(journal.NodeLost, node, 0, journal.Lost{Cause: evidence, Evidence: true}))
 	})
 }
+
 func (w *fakeWorld) Drain(journal.Cause) {
 	w.post(func() {
 		if g := w.journal.State().Generation; g.Phase == journal.GenFormed {
@@ -377,12 +378,14 @@ func TestLife(t *testing.T) {
 				t.Errorf("w1.3 is %+v, stopped %+v", n, s.Stopping)
 			}
 		}},
-		{name: "the credentials are refused", play: func(l *life) { l.cloud.FailFor("create", providers.Auth, time.Hour) },
+		{
+			name: "the credentials are refused", play: func(l *life) { l.cloud.FailFor("create", providers.Auth, time.Hour) },
 			want: func(t *testing.T, _ *life, s *journal.State) {
 				if s.Stopping.Cause != journal.CauseCapacity || s.StoppingAt.Duration() > 10*time.Second {
 					t.Errorf("stopped at %v: %+v", s.StoppingAt.Duration(), s.Stopping)
 				}
-			}},
+			},
+		},
 		{name: "the head dies", play: func(l *life) {
 			time.Sleep(3 * time.Minute)
 			l.cloud.KillSilently(l.machine("head"))
@@ -403,12 +406,14 @@ func TestLife(t *testing.T) {
 				t.Errorf("stopped %+v after %.4f USD for machines, %.4f in all", s.Stopping, machines, spent.SpendUSD)
 			}
 		}},
-		{name: "quota for two", opts: func(o *sim.Options) { o.Quota = 3 }, job: func(j *jobspec.Job) { j.Workers.Max, j.Workers.Min = 3, 2 },
+		{
+			name: "quota for two", opts: func(o *sim.Options) { o.Quota = 3 }, job: func(j *jobspec.Job) { j.Workers.Max, j.Workers.Min = 3, 2 },
 			want: func(t *testing.T, _ *life, s *journal.State) {
 				if s.Stopping.Cause != journal.CauseCapacity {
 					t.Errorf("stopped %+v", s.Stopping)
 				}
-			}},
+			},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -619,8 +624,12 @@ func TestScale(t *testing.T) {
 		workers int
 		ok      bool
 	}{
-		{"below min", false, 1, false}, {"min", false, 2, true}, {"max", false, 4, true}, {"above max", false, 5, false},
-		{"none", true, 0, false}, {"a fixed world takes any count", true, 9, true},
+		{"below min", false, 1, false},
+		{"min", false, 2, true},
+		{"max", false, 4, true},
+		{"above max", false, 5, false},
+		{"none", true, 0, false},
+		{"a fixed world takes any count", true, 9, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -34,14 +34,18 @@ type slot struct {
 func (d *decider) slot(number int) slot {
 	s := slot{number: number, attempt: 1}
 	var ended time.Duration
+	young := 0 // members in a row that died young
 	for _, n := range d.bySlot[number] {
 		s.attempt = n.Attempt + 1
 		if !n.Leaving() {
 			s.held = true
 		}
 		switch {
-		case n.JoinedAt >= 0:
+		case n.JoinedAt >= 0 && diedYoung(n):
 			s.failures = 0
+			young, ended = young+1, n.LostAt.Duration()
+		case n.JoinedAt >= 0:
+			s.failures, young = 0, 0
 		case n.Phase == journal.PhaseRefused: // the zones' cool-down paces those
 		case n.Leaving():
 			s.failures++
@@ -51,11 +55,20 @@ func (d *decider) slot(number int) slot {
 			ended = max(n.LostAt, n.DeletingAt, n.NoticedAt).Duration()
 		}
 	}
-	if s.failures > 1 {
-		s.notBefore = ended + min(bootBackoff<<min(s.failures-2, 10), maxBootBackoff)
+	if tries := max(s.failures, young); tries > 1 {
+		s.notBefore = ended + min(bootBackoff<<min(tries-2, 10), maxBootBackoff)
 	}
 	s.name = journal.NodeName(number, s.attempt)
 	return s
+}
+
+// youngDeath is how long a member must have lived for its loss to say nothing about the next one: a job that kills its machines is
+// not to be given one after the other at once.
+const youngDeath = time.Minute
+
+// diedYoung tells whether the node was lost, without a notice, soon after it had joined.
+func diedYoung(n *journal.Node) bool {
+	return n.Notice == nil && n.LostAt >= 0 && (n.LostAt-n.JoinedAt).Duration() < youngDeath
 }
 
 // order asks for a machine per slot in one create call, from the pools that are worth trying now.

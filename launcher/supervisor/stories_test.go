@@ -30,8 +30,10 @@ func TestStories(t *testing.T) {
 		want    string
 		stopped string
 	}{
-		{name: "start: all in one zone", play: func(t *testing.T, m *model) { m.start() },
-			want: "w0.1=joined/a w1.1=joined/a w2.1=joined/a "},
+		{
+			name: "start: all in one zone", play: func(t *testing.T, m *model) { m.start() },
+			want: "w0.1=joined/a w1.1=joined/a w2.1=joined/a ",
+		},
 		{name: "start: the first zone has too few, the second has all", play: func(t *testing.T, m *model) {
 			m.capacity["a"] = 2
 			m.start()
@@ -174,6 +176,23 @@ func TestStories(t *testing.T) {
 				m.pass(31 * time.Second)
 			}
 		}, want: "w0.1=deleted/a w0.2=deleted/a w0.3=deleted/a w0.4=deleted/b w1.1=joined/a w2.1=joined/a "},
+		{name: "the job kills its machines: not one after the other at once", play: func(t *testing.T, m *model) {
+			m.start()
+			began := m.creates
+			for range 60 { // a minute in which whoever is in slot 0 dies as soon as it has joined
+				for _, n := range m.state.List(providers.Worker) {
+					if n.Slot == 0 && n.Phase == journal.PhaseJoined {
+						m.say(journal.NodeLost, n.Name, 0, journal.Lost{Cause: "silent"})
+					}
+				}
+				m.answer()
+				m.join()
+				m.pass(time.Second)
+			}
+			if got := m.creates - began; got < 3 || got > 7 {
+				t.Errorf("%d machines for one slot in a minute, want a few", got)
+			}
+		}, want: "*"},
 		{name: "capacity partly there: the rest is asked for again, at a growing pace", play: func(t *testing.T, m *model) {
 			m.capacity["a"], m.capacity["b"], m.capacity["c"] = 2, 0, 0
 			m.pass(4 * time.Minute)
@@ -304,8 +323,10 @@ func TestStories(t *testing.T) {
 				t.Errorf("%d machines, want 3", got)
 			}
 		}, want: "*"},
-		{name: "max_usd_per_hour below min", job: func(j *jobspec.Job) { j.Limits.MaxUSDPerHour = 2.5 }, play: func(t *testing.T, m *model) { m.pass(time.Minute) },
-			want: "", stopped: "limit"},
+		{
+			name: "max_usd_per_hour below min", job: func(j *jobspec.Job) { j.Limits.MaxUSDPerHour = 2.5 }, play: func(t *testing.T, m *model) { m.pass(time.Minute) },
+			want: "", stopped: "limit",
+		},
 		{name: "a limit and offers without a price", job: func(j *jobspec.Job) { j.Limits.BudgetUSD = 50 }, play: func(t *testing.T, m *model) {
 			m.state.Planned.Workers = testOffers(providers.Worker, 0)
 			m.answer()
@@ -327,8 +348,10 @@ func TestStories(t *testing.T) {
 				t.Errorf("stopped at %v, want 20m", got)
 			}
 		}, want: "*", stopped: "no_capacity"},
-		{name: "start_timeout, nobody came up: 122", play: func(t *testing.T, m *model) { m.pass(30 * time.Minute) },
-			want: "w0.1=deleted/a w1.1=deleted/a w2.1=deleted/a ", stopped: "too_few_workers"},
+		{
+			name: "start_timeout, nobody came up: 122", play: func(t *testing.T, m *model) { m.pass(30 * time.Minute) },
+			want: "w0.1=deleted/a w1.1=deleted/a w2.1=deleted/a ", stopped: "too_few_workers",
+		},
 		{name: "the credentials are refused: at once", play: func(t *testing.T, m *model) {
 			m.decide()
 			m.refusal = providers.Auth
@@ -532,6 +555,22 @@ func TestTeardownOrder(t *testing.T) {
 		m.pass(5 * time.Second)
 		if len(m.alive("")) != 0 || !m.decision.Done || m.state.Clean != nil {
 			t.Errorf("at the end: %d machines, done %v, clean %v (only a client says that)", len(m.alive("")), m.decision.Done, m.state.Clean)
+		}
+	})
+	t.Run("on the head: nobody fetches what an interrupted run has", func(t *testing.T) {
+		m := newModel(t, testJob(), ModeHead)
+		m.start()
+		m.say(journal.RunStopping, "", 0, journal.Stopping{Cause: journal.CauseInterrupted})
+		m.answer()
+		m.say(journal.RunDrained, "", 0, nil)
+		m.answer()
+		m.pass(4 * time.Minute)
+		if got := len(m.alive(providers.Head)); got != 1 {
+			t.Fatal("the head went before anybody could fetch")
+		}
+		m.pass(2 * time.Minute)
+		if got := len(m.alive("")); got != 0 {
+			t.Errorf("%d machines six minutes after an interruption, want none", got)
 		}
 	})
 	t.Run("on the head: the second listing is awaited", func(t *testing.T) {

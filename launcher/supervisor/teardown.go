@@ -8,6 +8,9 @@ import (
 	"github.com/ephemeral-launcher/launcher/providers"
 )
 
+// interruptedHold bounds how long the head of an interrupted run waits for somebody to fetch what it has: a CI step that was cancelled never does.
+const interruptedHold = 5 * time.Minute
+
 // drainMargin is what draining may take beyond grace and the 10 s between SIGTERM and SIGKILL, for copying outputs; at most half
 // of the node lease, because the budget's reserve counts no longer.
 const drainMargin = 2 * time.Minute
@@ -142,7 +145,11 @@ func (d *decider) held() bool {
 	if d.State.Fetched || head == nil || head.Phase == journal.PhaseLost || head.Phase == journal.PhaseDeleting || head.Phase.Ended() {
 		return false
 	}
-	until := d.State.FinishedAt.Duration() + d.Job.Limits.HoldResults
+	hold := d.Job.Limits.HoldResults
+	if d.State.Stopping.Cause == journal.CauseInterrupted {
+		hold = min(hold, interruptedHold) // whoever ended it so did not wait, and may never come back
+	}
+	until := d.State.FinishedAt.Duration() + hold
 	if budget := d.Job.Limits.BudgetUSD; budget > 0 {
 		left := budget - d.State.SpendUSD(journal.At(d.Now+d.Job.Limits.NodeLease))
 		if left <= 0 {

@@ -100,7 +100,8 @@ func TestCrossing(t *testing.T) {
 			providers.OffersRequest{
 				Config: config, Role: providers.Head, Regions: []string{"r"}, Markets: []providers.Market{providers.Spot},
 				GPUs: []providers.GPU{{Model: "g", Count: 1}}, InstanceTypes: []string{"i"}, CPUs: 3, MemoryGiB: 2.25, DiskGiB: 4,
-			}, []providers.Offer(nil),
+			},
+			[]providers.Offer(nil),
 		},
 		"create": {
 			func() (any, error) { return p.Create(ctx, e.got.(providers.CreateRequest)) },
@@ -108,39 +109,48 @@ func TestCrossing(t *testing.T) {
 				Config: config, Token: "t", Run: "r", Role: providers.Worker, Offers: []providers.Offer{offer}, Count: 3, Min: 2,
 				Tags: map[string]string{"k": "v"}, TTL: time.Hour + 1, AuthorizedKeys: []string{"ssh"}, BirthHostKey: []byte{0, 255},
 				Ingress: []string{"::/0"}, DiskGiB: 1, Image: "im", Identity: "id", Egress: "nat",
-			}, e.made,
+			},
+			e.made,
 		},
 		"list": {
 			func() (any, error) { return p.List(ctx, e.got.(providers.Filter)) },
-			providers.Filter{Config: config, Run: "r", Owner: "o", Regions: []string{"r"}}, e.list,
+			providers.Filter{Config: config, Run: "r", Owner: "o", Regions: []string{"r"}},
+			e.list,
 		},
 		"delete": {
 			func() (any, error) { return p.Delete(ctx, e.got.(providers.DeleteRequest)) },
-			providers.DeleteRequest{Config: config, Run: "r", Resources: e.list}, e.list,
+			providers.DeleteRequest{Config: config, Run: "r", Resources: e.list},
+			e.list,
 		},
 		"update": {
 			func() (any, error) { return nil, p.Update(ctx, e.got.(providers.UpdateRequest)) },
-			providers.UpdateRequest{Config: config, Run: "r", Machine: "m", Tags: map[string]string{"k": "v"}, Ingress: []string{"::/0"}}, nil,
+			providers.UpdateRequest{Config: config, Run: "r", Machine: "m", Tags: map[string]string{"k": "v"}, Ingress: []string{"::/0"}},
+			nil,
 		},
 		"update that leaves ingress": {
 			func() (any, error) { return nil, p.Update(ctx, e.got.(providers.UpdateRequest)) },
-			providers.UpdateRequest{Run: "r", Machine: "m"}, nil,
+			providers.UpdateRequest{Run: "r", Machine: "m"},
+			nil,
 		},
 		"update that closes ingress": {
 			func() (any, error) { return nil, p.Update(ctx, e.got.(providers.UpdateRequest)) },
-			providers.UpdateRequest{Run: "r", Machine: "m", Ingress: []string{}}, nil,
+			providers.UpdateRequest{Run: "r", Machine: "m", Ingress: []string{}},
+			nil,
 		},
 		"preempt": {
 			func() (any, error) { return nil, p.Preempt(ctx, e.got.(providers.PreemptRequest)) },
-			providers.PreemptRequest{Config: config, Run: "r", Machine: "m", Notice: time.Second}, nil,
+			providers.PreemptRequest{Config: config, Run: "r", Machine: "m", Notice: time.Second},
+			nil,
 		},
 		"check": {
 			func() (any, error) { return p.Check(ctx, e.got.(json.RawMessage)) },
-			config, providers.Identity{Owner: "o", Missing: []string{"m"}, Notes: []string{"n"}},
+			config,
+			providers.Identity{Owner: "o", Missing: []string{"m"}, Notes: []string{"n"}},
 		},
 		"check without a block": {
 			func() (any, error) { return p.Check(ctx, e.got.(json.RawMessage)) },
-			json.RawMessage(nil), providers.Identity{Owner: "o", Missing: []string{"m"}, Notes: []string{"n"}},
+			json.RawMessage(nil),
+			providers.Identity{Owner: "o", Missing: []string{"m"}, Notes: []string{"n"}},
 		},
 	} {
 		e.got = tc.sent

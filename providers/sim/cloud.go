@@ -112,15 +112,18 @@ func (h eventHeap) Less(i, j int) bool {
 	}
 	return h[i].sequence < h[j].sequence
 }
+
 func (h eventHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i, j
 }
+
 func (h *eventHeap) Push(x any) {
 	e := x.(*event)
 	e.index = len(*h)
 	*h = append(*h, e)
 }
+
 func (h *eventHeap) Pop() any {
 	old := *h
 	e := old[len(old)-1]

@@ -49,8 +49,14 @@ type order struct {
 func (o order) script() string {
 	var b strings.Builder
 	for _, v := range []struct{ name, value string }{
-		{"op", o.op}, {"id", o.id}, {"run", o.run}, {"token", o.token}, {"record", o.record}, {"previous", o.previous},
-		{"seconds", strconv.Itoa(o.seconds)}, {"keys", strings.Join(o.keys, "\n")},
+		{"op", o.op},
+		{"id", o.id},
+		{"run", o.run},
+		{"token", o.token},
+		{"record", o.record},
+		{"previous", o.previous},
+		{"seconds", strconv.Itoa(o.seconds)},
+		{"keys", strings.Join(o.keys, "\n")},
 	} {
 		fmt.Fprintf(&b, "%s=%s\n", v.name, quote(v.value))
 	}

@@ -98,12 +98,18 @@ func TestMetadataNotices(t *testing.T) {
 		want                   Notice
 		anyDeadline            bool
 	}{
-		"aws": {"aws", "", `{"action":"terminate","time":"2026-01-02T03:04:05Z"}`,
-			Notice{ID: "aws-terminate", Source: "aws", Deadline: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, false},
+		"aws": {
+			"aws", "", `{"action":"terminate","time":"2026-01-02T03:04:05Z"}`,
+			Notice{ID: "aws-terminate", Source: "aws", Deadline: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+			false,
+		},
 		"gcp": {"gcp", "", "TRUE", Notice{ID: "gcp-preempted", Source: "gcp"}, true},
-		"azure": {"azure", fmt.Sprintf(azure, 1, "Preempt", "not-me") + "," + fmt.Sprintf(azure, 2, "Freeze", "vm-1"),
+		"azure": {
+			"azure", fmt.Sprintf(azure, 1, "Preempt", "not-me") + "," + fmt.Sprintf(azure, 2, "Freeze", "vm-1"),
 			fmt.Sprintf(azure, 3, "Preempt", "VM-1"),
-			Notice{ID: "e3", Source: "azure", Deadline: time.Date(2016, 9, 19, 18, 29, 47, 0, time.UTC)}, false},
+			Notice{ID: "e3", Source: "azure", Deadline: time.Date(2016, 9, 19, 18, 29, 47, 0, time.UTC)},
+			false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			service := &fakeMetadata{answer: test.before, changed: make(chan struct{})}

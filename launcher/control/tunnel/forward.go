@@ -80,5 +80,7 @@ func sever(conn net.Conn) {
 }
 
 // onlyReader and onlyWriter hide ReadFrom and WriteTo, which for a TCP connection take detours meant for splicing.
-type onlyReader struct{ io.Reader }
-type onlyWriter struct{ io.Writer }
+type (
+	onlyReader struct{ io.Reader }
+	onlyWriter struct{ io.Writer }
+)

@@ -592,7 +592,8 @@ func TestMalformed(t *testing.T) {
 		"gap":        {{Attach: &control.Attach{Instance: 1}}, {Segments: []*control.Segment{{Stream: 1, Flags: flagOpen, Offset: 5}}}},
 		"ack beyond": {{Attach: &control.Attach{Instance: 1}}, {Segments: []*control.Segment{{Stream: 1, Flags: flagOpen, Ack: 5}}}},
 		"flood": {{Attach: &control.Attach{Instance: 1}}, {Segments: []*control.Segment{
-			{Stream: 1, Flags: flagOpen, Data: make([]byte, bufferSize+1)}}}},
+			{Stream: 1, Flags: flagOpen, Data: make([]byte, bufferSize+1)},
+		}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
