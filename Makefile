@@ -36,7 +36,7 @@ demo: build ## a whole job on this machine: head, workers, a preemption, a loss,
 	@bin/launcher demo
 
 test: build ## all tests but those that need installed parts or a cloud's SDK
-	@$(GO) test $(RACE) -shuffle=on $$($(GO) list ./... | grep -Ev '$(CLOUDS)')
+	@$(GO) test $(RACE) -shuffle=on -p 4 $$($(GO) list ./... | grep -Ev '$(CLOUDS)')
 
 check: ## vet, staticcheck, govulncheck, formatting, tidy modules, architecture
 	$(GO) vet ./...
