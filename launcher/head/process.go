@@ -36,6 +36,10 @@ type Join struct {
 	NodeLease time.Duration `json:"node_lease"`
 }
 
+// gcPercent is the daemon's GOGC, where the environment does not say: a head of a thousand workers allocates little and holds much, and
+// stays below 200 MiB with it instead of 280.
+const gcPercent = 25
+
 const (
 	socketName = "head.sock"
 	logName    = "head.log"
@@ -235,7 +239,7 @@ func (p Process) serve(ctx context.Context, folder string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(25) // a head of a thousand workers allocates little and holds much: 190 MiB instead of 280
+		debug.SetGCPercent(gcPercent)
 	}
 	renewals := os.NewFile(3, "renewals")
 	ready := os.NewFile(4, "ready") // only the first daemon has one

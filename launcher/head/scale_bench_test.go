@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
@@ -237,6 +238,7 @@ func TestBenchHead(t *testing.T) {
 	if os.Getenv(headChild) == "" {
 		return
 	}
+	debug.SetGCPercent(gcPercent) // as in Process.serve
 	var task headTask
 	if err := json.NewDecoder(os.Stdin).Decode(&task); err != nil {
 		t.Fatal(err)
