@@ -365,7 +365,6 @@ func TestASilentAgentHoldsNobodyUp(t *testing.T) {
 	defer silent.Close()
 	g := &generation{t: t, size: 1, store: "127.0.0.1:1", args: []string{"-steps=50", "-log-every=1"}}
 	g.env = map[string]string{"LAUNCHER_API": "http://" + silent.Addr().String()}
-	// Each report alone may take its timeout. All of them together would outlast the bound of the test's processes.
 	if diff := cmp.Diff(codes(g.run()), []int{ExitDone}); diff != "" {
 		t.Errorf("exit codes -got +want:\n%s", diff)
 	}
